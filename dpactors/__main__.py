@@ -1,0 +1,5 @@
+"""``python -m dpactors`` is the command line."""
+
+from dpactors.cli import main
+
+main()

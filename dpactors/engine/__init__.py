@@ -1,0 +1,1 @@
+"""Floor 5: performs an engine core's jobs with torch."""

@@ -1,0 +1,1 @@
+"""Floor 3: links, how a message reaches a peer."""

@@ -1,0 +1,1 @@
+"""Floor 6: real clock, sockets and processes."""

@@ -1,0 +1,242 @@
+"""The whole vocabulary of data-parallel serving on one page. Ranks are global everywhere."""
+
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from dpactors.message.message import Tokens, message
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+"""``stop``: an end token or stop token; ``length``: max_tokens or the context is full."""
+
+# ------------------------------------------------------------- requests, tokens
+
+
+@frozen
+class Sampling:
+    """How to draw tokens; a pure function of logits, seed and position draws them."""
+
+    temperature: float
+    """0 is greedy."""
+    top_p: float
+    top_k: int
+    """0 is all."""
+    seed: int
+    """Always set: the ingress draws one where the user gave none."""
+    stop_token_ids: Tokens
+    """Beside the model's own end tokens."""
+    ignore_eos: bool
+    min_tokens: int
+
+
+@message("request.generate/1")
+class Generate:
+    """What one user wants. Only the ingress writes it, only an engine core reads it."""
+
+    request_id: str
+    prompt: Tokens
+    """Token ids, shape [prompt_len]."""
+    max_tokens: int
+    sampling: Sampling
+    rank: int | None
+    """A rank the user pinned, else None."""
+
+
+@message("request.dispatch/1")
+class Dispatch:
+    """A client hands `generate`, unopened, to the engine core it chose."""
+
+    generate: Generate
+    wave: int
+    """The wave the client believes is current when it sends; FIRST_REQ carries the same."""
+    sequence: int
+    """Counts this client's dispatches to this rank from 1; load reports echo the highest accepted."""
+
+
+@message("request.abort/1")
+class Abort:
+    """Forget these requests; unknown ones are no error."""
+
+    request_ids: tuple[str, ...]
+
+
+@frozen
+class RequestOutput:
+    """What one step brought to one request."""
+
+    request_id: str
+    position: int
+    """Index of the first of `tokens` among the request's output tokens, from 0."""
+    tokens: Tokens
+    """New token ids, shape [new]; empty on abort or error."""
+    finish: FinishReason | None
+    stop_token: int | None
+    """The token that ended it, where one did."""
+    error: str | None
+    """Why, where finish is ``error``."""
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache."""
+
+
+@frozen
+class RankLoad:
+    """One rank's queue. Counts are requests unless the name says otherwise."""
+
+    rank: int
+    report: int
+    """Counts this rank's reports from 1; the newest wins."""
+    wave: int
+    step: int
+    waiting: int
+    running: int
+    kv_used: float
+    """Share of KV blocks in use, 0 to 1."""
+    accepted: tuple["ClientMark", ...]
+
+
+@frozen
+class ClientMark:
+    """The highest dispatch sequence a rank has accepted from one client."""
+
+    client: int
+    sequence: int
+
+
+@message("engine.outputs/1")
+class StepOutputs:
+    """All that one step brought to one client, with the rank's load after it."""
+
+    load: RankLoad
+    outputs: tuple[RequestOutput, ...]
+
+
+@message("engine.ready/1")
+class EngineReady:
+    """A rank can take requests."""
+
+    rank: int
+    model: str
+    max_model_len: int
+    """Longest prompt + output, in tokens."""
+    kv_blocks: int
+    block_size: int
+    """Tokens of one KV block."""
+
+
+@message("client.reply/1")
+class Reply:
+    """One request's news on its way back to the ingress."""
+
+    rank: int | None
+    """The rank that serves it; None where no rank was reached."""
+    attempts: int
+    output: RequestOutput
+
+
+@message("client.ranks/1")
+class RanksReady:
+    """Which of the client's ranks can take requests, for /ready and the context limit."""
+
+    ready: tuple[int, ...]
+    total: int
+    max_model_len: int
+    """Smallest of the ready ranks; 0 while none is ready."""
+    loads: tuple[RankLoad, ...]
+    """Newest load of each rank known to the client."""
+
+
+# ------------------------------------------------------------- loads
+
+
+@message("load.report/1")
+class LoadReport:
+    """An engine core's load, on change and on a timer."""
+
+    load: RankLoad
+
+
+@message("load.snapshot/1")
+class LoadSnapshot:
+    """The newest load of every rank that reports, and the coordinator's wave evidence."""
+
+    epoch: int
+    """The coordinator's incarnation; a lower one is stale."""
+    sequence: int
+    loads: tuple[RankLoad, ...]
+    """In order of rank; empty where no load wire exists."""
+    wave: int
+    running: bool
+
+
+# ------------------------------------------------------------- waves
+
+
+@message("wave.first_request/1")
+class FirstRequest:
+    """FIRST_REQ: a client dispatched to `rank` while it believed the group paused."""
+
+    rank: int
+    wave: int
+
+
+@message("wave.start/1")
+class StartWave:
+    """START_DP_WAVE, to every rank without exception; idempotent."""
+
+    wave: int
+
+
+@message("wave.wanted/1")
+class WaveWanted:
+    """A rank has work while its group is paused; repeated until a START answers (level-triggered)."""
+
+    rank: int
+    wave: int
+
+
+@message("wave.joined/1")
+class WaveJoined:
+    """A rank has entered `wave`: the acknowledgement of its START."""
+
+    rank: int
+    wave: int
+
+
+@message("wave.complete/1")
+class WaveComplete:
+    """A rank left `wave` because all ranks agreed that none has work."""
+
+    rank: int
+    wave: int
+
+
+# ------------------------------------------------------------- group membership
+
+
+@message("group.join/1")
+class GroupJoin:
+    """A rank wants to be in the group, or tells a new coordinator that it is; repeated until answered."""
+
+    rank: int
+    epoch: int
+    """The epoch it is in and can go on with; 0 where it is in none."""
+    wave: int
+    running: bool
+
+
+@message("group.form/1")
+class FormGroup:
+    """Meet in `epoch`: all `size` ranks begin paused at `wave`."""
+
+    epoch: int
+    size: int
+    wave: int
+
+
+@message("group.key/1")
+class GroupKey:
+    """One rendezvous key of the collective library, carried from one rank to all."""
+
+    epoch: int
+    key: str
+    value: bytes

@@ -1,0 +1,1 @@
+"""Rank choice as pure functions of a view."""

@@ -1,0 +1,1 @@
+"""What two or more actors must agree on. Pure."""

@@ -1,0 +1,1 @@
+"""The engine's inside: queue, KV blocks, budget. Pure."""

@@ -1,0 +1,59 @@
+"""What ``[roles.X] settings`` may hold: one frozen class an actor; unit and meaning in each field's metadata."""
+
+from typing import Any
+
+from attrs import field, frozen, validators
+
+
+def setting(default: Any, meaning: str, unit: str = "", check: Any = None) -> Any:
+    """A setting with its one-line meaning and unit for ``check --explain``."""
+    return field(default=default, metadata={"meaning": meaning, "unit": unit}, validator=check)
+
+
+_at_least_1 = validators.ge(1)
+_positive = validators.gt(0)
+
+
+@frozen
+class IngressSettings:
+    """The HTTP front door."""
+
+    listen: str = setting(
+        "127.0.0.1:8000", "address and port; ':8000' is the host's own address, ':800{index}' one port an instance"
+    )
+    served_name: str = setting("", "model name in the API; empty takes the last part of the model path")
+    model: str = setting("tiny-moe", "bundled name or checkpoint directory whose tokenizer and chat template are used")
+
+
+@frozen
+class ClientSettings:
+    """The data-parallel load balancer."""
+
+    policy: str = setting("vllm", "how a rank is chosen", check=validators.in_(("vllm", "vllm_classic")))
+
+
+@frozen
+class CoordinatorSettings:
+    """Snapshots, waves, membership."""
+
+    snapshot_interval_s: float = setting(0.1, "between two snapshots while loads change", "s", _positive)
+    start_retry_s: float = setting(0.1, "before START_DP_WAVE is repeated to ranks that did not join", "s", _positive)
+
+
+@frozen
+class EngineSettings:
+    """One data-parallel replica."""
+
+    model: str = setting("tiny-moe", "bundled name or Hugging Face checkpoint directory")
+    dtype: str = setting(
+        "float32", "weights and activations", check=validators.in_(("auto", "float32", "bfloat16"))
+    )
+    threads: int = setting(1, "intra-op threads of the process", "threads", _at_least_1)
+    kv_blocks: int = setting(1024, "KV blocks reserved", "blocks", _at_least_1)
+    block_size: int = setting(16, "tokens of one KV block", "tokens", _at_least_1)
+    max_model_len: int = setting(0, "longest prompt + output; 0 takes the checkpoint's limit", "tokens")
+    max_running: int = setting(64, "requests in one step", "requests", _at_least_1)
+    max_step_tokens: int = setting(2048, "tokens in one step, prefill and decode together", "tokens", _at_least_1)
+    sync_interval: int = setting(16, "steps between finish agreements of a group", "steps", _at_least_1)
+    report_interval_s: float = setting(0.1, "between two load reports while nothing changes", "s", _positive)
+    wake_retry_s: float = setting(0.1, "before a rank with work repeats that it wants a wave", "s", _positive)

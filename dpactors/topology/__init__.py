@@ -1,0 +1,1 @@
+"""Floor 3: TOML -> document -> graph -> check -> plan -> drawing."""
