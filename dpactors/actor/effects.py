@@ -150,7 +150,7 @@ class FeedJob:
 
 @frozen
 class CancelJob:
-    """End a running job early; no further event of it comes."""
+    """Ask a running job to give up; it then ends as JobFailed, unless it ended before."""
 
     key: str
 

@@ -74,6 +74,8 @@ class RequestOutput:
     """The token that ended it, where one did."""
     error: str | None
     """Why, where finish is ``error``."""
+    status: int
+    """HTTP status of `error`: 400 refused, 503 no rank could serve it; 200 without one."""
     cached_tokens: int
     """Prompt tokens found in the prefix cache."""
 
@@ -138,11 +140,14 @@ class RanksReady:
     """Which of the client's ranks can take requests, for /ready and the context limit."""
 
     ready: tuple[int, ...]
-    total: int
+    all: tuple[int, ...]
+    """Every rank the client is wired to."""
     max_model_len: int
     """Smallest of the ready ranks; 0 while none is ready."""
     loads: tuple[RankLoad, ...]
     """Newest load of each rank known to the client."""
+    wave: int
+    running: bool
 
 
 # ------------------------------------------------------------- loads
@@ -220,6 +225,8 @@ class GroupJoin:
     rank: int
     epoch: int
     """The epoch it is in and can go on with; 0 where it is in none."""
+    seen: int
+    """The highest epoch it was ever told of."""
     wave: int
     running: bool
 
