@@ -47,6 +47,8 @@ class ModelLoaded:
     max_model_len: int
     kv_blocks: int
     end_tokens: Tokens
+    vocab_size: int = 0
+    """Token ids go from 0 to `vocab_size` - 1; 0 where nobody knows."""
 
 
 @frozen
