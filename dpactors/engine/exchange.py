@@ -1,0 +1,155 @@
+"""How rows reach the experts that are not here: one small interface, and gloo behind it on CPUs.
+
+Every rank of a group joins every operation, with zero rows where it has none; so no operation is ever skipped by a
+decision that only one rank could make.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d  # the backend itself: init_process_group would be global state
+
+from dpactors.engine.errors import ExchangeLost, MeetingFailed
+from dpactors.engine.rendezvous import CarriedStore, Mailbox
+from dpactors.engine.weights import local_experts
+
+Compute: TypeAlias = Callable[[Tensor, list[int]], Tensor]
+"""Rows [rows, hidden] in order of this rank's experts, and rows of each; gives their outputs, same shape and order."""
+
+
+class Exchange(Protocol):
+    """The group of ranks that share the experts, as one of them sees it."""
+
+    size: int
+
+    def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
+        """Outputs of `rows` [rows, hidden], which are in order of their expert; `counts` [experts] says how many each.
+
+        Raises ExchangeLost when a rank is gone.
+        """
+        ...
+
+    def agree(self, unfinished: bool) -> int:  # noqa: FBT001 - the job's one field
+        """How many ranks say `unfinished`. Raises ExchangeLost when a rank is gone."""
+        ...
+
+    def close(self) -> None:
+        """Let go of sockets and threads."""
+        ...
+
+
+class LocalExchange:
+    """A group of one: every expert is here."""
+
+    size = 1
+
+    def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
+        """Compute them here; nothing is raised."""
+        return compute(rows, cast("list[int]", counts.tolist())) if rows.shape[0] else rows
+
+    def agree(self, unfinished: bool) -> int:  # noqa: FBT001
+        """1 or 0."""
+        return int(unfinished)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class GlooExchange:
+    """Ranks over TCP. Only rows that a rank's experts need are sent to it; outputs come back in the sender's order."""
+
+    def __init__(self, group: Any, rank: int, size: int, epoch: int) -> None:
+        """`group` is a torch ProcessGroupGloo of `size` ranks."""
+        self._group = group
+        self._rank = rank
+        self.size = size
+        self._epoch = epoch
+        self._owned: dict[int, list[int]] = {}
+
+    def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
+        """Three operations: how many rows for which expert, the rows, their outputs."""
+        experts = counts.shape[0]
+        owned = self._owned.get(experts)
+        if owned is None:
+            owned = [len(local_experts(experts, rank, self.size)) for rank in range(self.size)]
+            self._owned[experts] = owned
+        here = owned[self._rank]
+        asked = torch.empty(self.size * here, dtype=counts.dtype)
+        self._alltoall("counts", asked, counts, [here] * self.size, owned)
+        asked = asked.view(self.size, here)
+        receive = cast("list[int]", asked.sum(1).tolist())
+        send = [int(part.sum()) for part in counts.split(owned)]
+        got = rows.new_empty(sum(receive), rows.shape[1])
+        self._alltoall("rows", got, rows, receive, send)
+        outputs = _by_expert(got, asked, compute) if got.shape[0] else got
+        back = torch.empty_like(rows)
+        self._alltoall("outputs", back, outputs, send, receive)
+        return back
+
+    def agree(self, unfinished: bool) -> int:  # noqa: FBT001
+        """An all-reduce of one int32."""
+        count = torch.tensor([int(unfinished)], dtype=torch.int32)
+        try:
+            self._group.allreduce([count]).wait()
+        except RuntimeError as error:
+            raise self._lost("finish agreement", error) from error
+        return int(count.item())
+
+    def close(self) -> None:
+        """Close the group's sockets; peers that wait for this rank then raise ExchangeLost."""
+        if self._group is not None:
+            self._group.shutdown()
+            self._group = None
+
+    def _alltoall(self, what: str, output: Tensor, given: Tensor, receive: list[int], send: list[int]) -> None:
+        try:
+            self._group.alltoall_base(output, given, receive, send).wait()
+        except RuntimeError as error:
+            raise self._lost(f"exchange of expert {what}", error) from error
+
+    def _lost(self, operation: str, error: RuntimeError) -> ExchangeLost:
+        reason = str(error).partition("\n")[0]
+        return ExchangeLost(f"{operation} in epoch {self._epoch}, rank {self._rank} of {self.size}: {reason}")
+
+
+def _by_expert(got: Tensor, asked: Tensor, compute: Compute) -> Tensor:
+    """Compute rows that came in order of sender, then expert; `asked` is [senders, local experts]."""
+    senders, experts = asked.shape
+    expert_of = torch.arange(experts).repeat(senders).repeat_interleave(asked.view(-1))
+    order = expert_of.argsort(stable=True)
+    outputs = torch.empty_like(got)
+    outputs[order] = compute(got[order], cast("list[int]", asked.sum(0).tolist()))
+    return outputs
+
+
+def join_gloo(  # noqa: PLR0913 - one call, from the performer
+    mailbox: Mailbox,
+    epoch: int,
+    rank: int,
+    size: int,
+    address: str,
+    say: Callable[[Any], None],
+    *,
+    meeting_timeout_s: float,
+    operation_timeout_s: float,
+) -> GlooExchange:
+    """Meet the other ranks of `epoch`; each is reached at its own `address`.
+
+    Raises MeetingFailed when they do not come in time, on cancel, or where `address` is not this machine's.
+    """
+    store = CarriedStore(mailbox, epoch, say, meeting_timeout_s)
+    gloo = cast("Any", c10d).ProcessGroupGloo
+    options = gloo._Options()  # noqa: SLF001 - the only way to choose device and timeout
+    options._timeout = timedelta(seconds=operation_timeout_s)  # noqa: SLF001
+    try:
+        options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
+        group = gloo(store, rank, size, options)
+    except (RuntimeError, MeetingFailed) as error:
+        if store.failure is not None:
+            raise store.failure from error
+        reason = str(error).partition("\n")[0]
+        raise MeetingFailed(f"epoch {epoch}: rank {rank} at {address} could not meet the others: {reason}") from error
+    return GlooExchange(group, rank, size, epoch)
