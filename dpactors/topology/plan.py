@@ -1,10 +1,18 @@
 """Graph -> what each host starts: processes, links between them, sockets, start order."""
-from typing import Literal
 
-from attrs import frozen
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
-from dpactors.actor.address import Address, Setup
+import attrs
+from attrs import field, frozen
+
 from dpactors.actor.actor import Actor
+from dpactors.actor.address import Address, Group, Setup
+from dpactors.topology.document import Document
+from dpactors.topology.graph import Graph, Link, Node, ends_of
+from dpactors.topology.listen import listen_address
 
 
 @frozen
@@ -26,6 +34,10 @@ class ActorPlan:
     setup: Setup
 
 
+def _no_env() -> Mapping[str, str]:
+    return {}
+
+
 @frozen
 class ProcessPlan:
     """One OS process: its actors stand and fall together."""
@@ -38,6 +50,10 @@ class ProcessPlan:
     listen: tuple[str, ...]
     """HTTP addresses (`host:port`) whose listening sockets the supervisor opens and hands on."""
     start_limit_s: float
+    cores: tuple[int, ...] = ()
+    """CPU cores it may run on; empty is all."""
+    env: Mapping[str, str] = field(factory=_no_env)
+    """Added to the environment it is started with."""
 
 
 @frozen
@@ -68,3 +84,133 @@ class Plan:
     """TCP port on each host's address, bound only where a host of the plan runs under another supervisor."""
     keys: str | None
     """Directory of CURVE keys, where `[security] keys` names one."""
+
+
+def make_plan(document: Document, graph: Graph) -> Plan:
+    """What every host starts; the same on each host, whatever the order in which hosts come up."""
+    process_of = {node.address: f"{node.role}.{node.address.index}" for node in graph.nodes}
+    host_of = {process_of[node.address]: node.host for node in graph.nodes}
+    routes = _routes(graph)
+    return Plan(
+        name=document.name,
+        digest=_digest(document, graph),
+        hosts=dict(graph.hosts),
+        processes=_processes(document, graph, process_of),
+        links=_links(routes, process_of, host_of, _over_tcp(document)),
+        local_routes=tuple(route for route in routes if process_of[route.source] == process_of[route.target]),
+        rendezvous_port=document.rendezvous_port,
+        keys=document.keys,
+    )
+
+
+def _routes(graph: Graph) -> list[Route]:
+    actors = {node.address: node.actor for node in graph.nodes}
+    routes = [
+        Route(link.source, link.outlet, link.target, link.inlet, actors[link.source].outlets[link.outlet].delivery)
+        for link in graph.links
+    ]
+    return sorted(routes, key=lambda route: (route.source, route.outlet, route.target, route.inlet))
+
+
+def _over_tcp(document: Document) -> set[tuple[str, str, str, str]]:
+    """The wires that state tcp, as names and ports of both ends."""
+    return {
+        (*source, *target) for wire in document.wires if wire.transport == "tcp" for source, target in [ends_of(wire)]
+    }
+
+
+def _links(
+    routes: Iterable[Route],
+    process_of: Mapping[Address, str],
+    host_of: Mapping[str, str],
+    over_tcp: set[tuple[str, str, str, str]],
+) -> tuple[LinkPlan, ...]:
+    pairs: dict[tuple[str, str], list[Route]] = {}
+    for route in routes:
+        binder, connector = sorted((process_of[route.source], process_of[route.target]))
+        if binder != connector:
+            pairs.setdefault((binder, connector), []).append(route)
+    links: list[LinkPlan] = []
+    for (binder, connector), own in sorted(pairs.items()):
+        stated = any((r.source.role, r.outlet, r.target.role, r.inlet) in over_tcp for r in own)
+        transport = "tcp" if stated or host_of[binder] != host_of[connector] else "ipc"
+        links.append(LinkPlan(binder, connector, transport, tuple(own)))
+    return tuple(links)
+
+
+def _processes(document: Document, graph: Graph, process_of: Mapping[Address, str]) -> tuple[ProcessPlan, ...]:
+    actors: dict[str, list[ActorPlan]] = {}
+    setups = _setups(graph)
+    for node in graph.nodes:
+        actors.setdefault(process_of[node.address], []).append(ActorPlan(node.actor, setups[node.address]))
+    processes: list[ProcessPlan] = []
+    for role in document.roles:
+        for index, host in enumerate(role.hosts):
+            own = tuple(actors[f"{role.name}.{index}"])
+            listen = dict.fromkeys(
+                listen_address(plan.setup.settings.listen, document.hosts[host], index)
+                for plan in own
+                if hasattr(plan.setup.settings, "listen")
+            )
+            name = f"{role.name}.{index}"
+            processes.append(
+                ProcessPlan(name, role.name, host, own, tuple(listen), role.start_limit_s, role.cores, role.env)
+            )
+    return tuple(processes)
+
+
+def _setups(graph: Graph) -> dict[Address, Setup]:
+    peers, sources = _ends(graph.links), _ends(Link(k.target, k.inlet, k.source, k.outlet) for k in graph.links)
+    groups = {node.address: node.group for node in graph.nodes}
+    return {node.address: _setup(graph, node, peers, sources, groups) for node in graph.nodes}
+
+
+_Ends = dict[tuple[Address, str], dict[Address, None]]
+
+
+def _ends(links: Iterable[Link]) -> _Ends:
+    """The far ends of each port, every one once."""
+    ends: _Ends = {}
+    for link in links:
+        ends.setdefault((link.source, link.outlet), {})[link.target] = None
+    return ends
+
+
+def _setup(graph: Graph, node: Node, peers: _Ends, sources: _Ends, groups: Mapping[Address, Group | None]) -> Setup:
+    own_peers = {outlet: tuple(sorted(peers.get((node.address, outlet), ()))) for outlet in node.actor.outlets}
+    own_sources = {inlet: tuple(sorted(sources.get((node.address, inlet), ()))) for inlet in node.actor.inlets}
+    neighbours = [peer for ends in (*own_peers.values(), *own_sources.values()) for peer in ends]
+    beside = next((groups[peer] for peer in neighbours if groups[peer] is not None), None)
+    return Setup(
+        address=node.address,
+        settings=node.settings,
+        peers=own_peers,
+        sources=own_sources,
+        sharers={outlet: _sharers(node.address, outlet, peers) for outlet in own_peers if own_peers[outlet]},
+        group=node.group or beside,
+        host=node.host,
+        host_address=graph.hosts[node.host],
+    )
+
+
+def _sharers(address: Address, outlet: str, peers: _Ends) -> int:
+    """How many instances of this actor send by the same outlet to any of its peers."""
+    mine = peers[address, outlet].keys()
+    return sum(
+        source.role == address.role and name == outlet and not mine.isdisjoint(ends)
+        for (source, name), ends in peers.items()
+    )
+
+
+def _digest(document: Document, graph: Graph) -> str:
+    """Host addresses are left out: each machine may know another by a name of its own."""
+    settings = {node.address.role: attrs.asdict(node.settings) for node in graph.nodes if node.group is not None}
+    agreed: dict[str, Any] = {
+        "name": document.name,
+        "roles": [[role.name, list(role.actors), list(role.place.items())] for role in document.roles],
+        "groups": sorted([group.role, group.kind] for group in document.groups),
+        "wires": sorted([wire.source, wire.target, wire.reach, wire.transport or ""] for wire in document.wires),
+        "settings": settings,
+    }
+    text = json.dumps(agreed, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
