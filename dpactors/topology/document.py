@@ -8,7 +8,7 @@ from typing import Any, cast
 from attrs import frozen
 
 from dpactors.topology.errors import Problem, nearest, shown
-from dpactors.topology.keys import GROUP, RENDEZVOUS, ROLE, SECURITY, TOP, WIRE, Key, known_keys
+from dpactors.topology.keys import COUNT_MAX, GROUP, RENDEZVOUS, ROLE, SECURITY, TOP, WIRE, Key, known_keys
 from dpactors.topology.lines import Path
 from dpactors.topology.source import Source, read_source, read_text
 from dpactors.topology.values import Misfit, fit, wanted_text
@@ -221,8 +221,15 @@ class _Reader:
         place: dict[str, int] = {}
         for host in table:
             count = self._value(table, (*path, "place"), host, {host: Key(int, "")})
-            if count is not None:
+            if count is None:
+                continue
+            if 1 <= count <= COUNT_MAX:
                 place[host] = count
+            else:
+                wrong, mend = f"is {count} instances", f"Give 1 to {COUNT_MAX}, or leave {host} out"
+                self._problem((*path, "place", host), wrong, mend)
+        if not table and role.get("place") == {}:
+            self._problem((*path, "place"), "places no instance", "Add at least one host: { HOST = COUNT }")
         return place
 
     def _env(self, role: dict[str, Any], path: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ class Problem:
     mend: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.place}: {self.wrong}. {self.mend}."
+        return f"{self.file}: {self.place}: {self.wrong}. {self.mend}" + ("" if self.mend.endswith("?") else ".")
 
 
 class TopologyError(ValueError):

@@ -1,6 +1,6 @@
 """Every key that a topology file may hold outside ``settings``, with what it means."""
 
-from typing import Any
+from typing import Any, cast
 
 from attrs import frozen
 
@@ -55,14 +55,14 @@ WIRE: dict[str, Key] = {
 }
 SECURITY: dict[str, Key] = {
     "keys": Key(str, "directory of the keys that encrypt and authenticate links between hosts; empty is none", "", ""),
-    "insecure": Key(bool, "allow addresses that other machines reach, without keys", "", False),
+    "insecure": Key(bool, "allow addresses that other machines reach, without keys", default=False),
 }
 RENDEZVOUS: dict[str, Key] = {
     "port": Key(int, "TCP port on each host where supervisors of other hosts ask for addresses", "", RENDEZVOUS_PORT),
 }
 
 
-def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:  # noqa: PLR0911 - one arm a table
+def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:  # noqa: C901, PLR0911 - one arm a table
     """The keys that may stand in the table or array at `path`; None where any may, empty where it is a value."""
     match path:
         case ():
@@ -77,7 +77,7 @@ def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:  # n
             return None
         case ("groups" | "wires" as top,):
             entries = tree.get(top)
-            return tuple(str(i) for i in range(len(entries))) if isinstance(entries, list) else ()
+            return tuple(str(i) for i in range(len(cast("list[Any]", entries)))) if isinstance(entries, list) else ()
         case ("groups", _):
             return tuple(GROUP)
         case ("wires", _):
@@ -91,4 +91,4 @@ def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:  # n
 
 
 def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

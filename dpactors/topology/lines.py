@@ -7,6 +7,7 @@ and never raises.
 import re
 import tomllib
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TypeAlias
 
 from attrs import frozen
@@ -59,10 +60,8 @@ class _Lost(Exception):  # noqa: N818 - not an error of ours: the text is no TOM
 def find_spots(text: str) -> Spots:
     """The lines of all keys, tables and array items of `text`."""
     scanner = _Scanner(text)
-    try:
+    with suppress(_Lost, RecursionError):
         scanner.scan()
-    except (_Lost, RecursionError):
-        pass
     return scanner.spots
 
 

@@ -1,8 +1,9 @@
 """What ``settings`` of a role may hold: read from its actors' ``Settings`` classes, checked, built, explained."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import attrs
 from attrs import frozen
@@ -119,10 +120,8 @@ def _explained_settings(document: Document, role: Role, name: str, actor: type[A
     for key, setting in settings_of(actor).items():
         path = _path(role, key)
         value = role.settings.get(key, setting.default)
-        try:
+        with suppress(Misfit):  # then explained as written; check refuses it
             value = fit(value, setting.type, document.source.raw.get(path))
-        except Misfit:
-            pass  # explained as written; check refuses it
         like = Key(setting.type, setting.meaning, setting.unit, setting.default)
         rows.append(_explained(document, path, like, value, name))
     return rows
@@ -164,7 +163,7 @@ def _refusal(setting: Setting, value: Any) -> tuple[str, str] | None:
         text = str(error.args[0]) if error.args else "it is refused"
         options = error.args[2] if len(error.args) > 2 else None  # noqa: PLR2004 - (text, attribute, options, value)
         if isinstance(options, tuple | list | set | frozenset):
-            words = [str(option) for option in options]
+            words = [str(option) for option in cast("tuple[Any, ...]", options)]
             return "must be one of its known values", nearest(str(value), words)
         text = text.removeprefix(f"'{setting.key}' ").rsplit(": ", 1)[0]
         return text, "Give another value"
@@ -187,4 +186,5 @@ def _path(role: Role, key: str) -> Path:
 
 
 def _default(default: Any) -> Any:
-    return default.factory() if isinstance(default, attrs.Factory) else default  # pyright: ignore
+    factory = getattr(default, "factory", None)  # attrs.Factory
+    return factory() if factory is not None else default

@@ -1,6 +1,7 @@
 """TOML text, overrides and environment -> one resolved tree that remembers where each value came from."""
 
-import datetime
+import datetime as dt
+import itertools
 import math
 import os
 import re
@@ -72,22 +73,23 @@ class Source:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Source":
         """The exact source that ``to_dict`` wrote."""
-        maps = {key: {tuple(path): value for path, value in data[key]} for key in ("lines", "origins", "raw")}
-        return cls(data["file"], data["tree"], **maps)
+        lines, origins, raw = ({tuple(path): value for path, value in data[key]} for key in ("lines", "origins", "raw"))
+        return cls(data["file"], data["tree"], lines, origins, raw)
 
 
 def read_text(path: str | FilePath) -> str:
     """The text of a topology file; raises TopologyError where there is none."""
+    mend = "Name a topology file, for example topologies/internal_1node.toml"
     try:
         with FilePath(path).open("rb") as file:
             data = file.read(BYTES_MAX + 1)
-        if len(data) > BYTES_MAX:
-            raise ValueError(f"larger than {BYTES_MAX} bytes")
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except (OSError, ValueError) as error:
         wrong = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        mend = "Name a topology file, for example topologies/internal_1node.toml"
         raise TopologyError([Problem(str(path), None, "the file", wrong, mend)]) from error
+    if len(data) > BYTES_MAX:
+        raise TopologyError([Problem(str(path), None, "the file", f"is larger than {BYTES_MAX} bytes", mend)])
+    return text
 
 
 def read_source(text: str, file: str, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Source:
@@ -158,14 +160,12 @@ def _syntax(file: str, error: Exception) -> Problem:
     )
 
 
-def _drop(tree: Any, path: Path) -> None:
+def _drop(tree: dict[str, Any], path: Path) -> None:
+    """Remove the value at `path`, which the scanner found in the text of `tree`."""
+    table: Any = tree
     for part in path[:-1]:
-        inside = isinstance(tree, list) and isinstance(part, int) and part < len(cast("list[Any]", tree))
-        if not inside and not (isinstance(tree, dict) and part in tree):
-            return
-        tree = tree[part]
-    if isinstance(tree, dict):
-        cast("dict[Any, Any]", tree).pop(path[-1], None)
+        table = table[part]
+    del table[path[-1]]
 
 
 class _Resolver:
@@ -191,13 +191,11 @@ class _Resolver:
                 self._refuse(name, wrong, nearest(str(part), known) if known else f"Set {table} itself")
                 return
         table: Any = self.source.tree
-        for part in path[:-1]:
+        for part, after in itertools.pairwise(path):
             table = table[part] if isinstance(part, int) else table.setdefault(part, {})
-            if not isinstance(table, dict | list):
-                break
-        if isinstance(table, list) != isinstance(path[-1], int) or not isinstance(table, dict | list):
-            self._refuse(name, "leads through a value that is no table", "Mend the table in the file first")
-            return
+            if not isinstance(table, list if isinstance(after, int) else dict):
+                self._refuse(name, "leads through a value that is no table", "Mend the table in the file first")
+                return
         table[path[-1]] = toml_value(value.strip())
         for known in (self.source.origins, self.source.raw):
             for below in [other for other in known if other[: len(path)] == path]:
@@ -216,7 +214,7 @@ class _Resolver:
             return [self.resolve(item, (*path, i)) for i, item in enumerate(cast("list[Any]", value))]
         if isinstance(value, str):
             return self._expand(value, path)
-        if isinstance(value, datetime.date | datetime.time) or (isinstance(value, float) and not math.isfinite(value)):
+        if isinstance(value, dt.date | dt.time) or (isinstance(value, float) and not math.isfinite(value)):
             self._problem(path, f"{value} is a value that no setting takes", "Write a number, text, true or false")
             return None
         return value
