@@ -1,54 +1,43 @@
 """Causal attention of a flattened ragged batch over paged KV."""
 
-from array import array
-from collections.abc import Iterable
 from itertools import chain, pairwise, repeat
-from typing import cast
 
 import torch
 from attrs import frozen
 from torch import Tensor
 from torch.nn import functional
 
+from dpactors.engine.config import ModelConfig
+from dpactors.engine.tensors import int_tensor
 from dpactors.serving.jobs import RunStep, SequenceSlice
 
 
-def int_tensor(ids: Iterable[int], device: str = "cpu") -> Tensor:
-    """Integers as an int64 tensor, shape [length]."""
-    values = ids if isinstance(ids, array) else array("q", ids)
-    if not values:
-        return torch.empty(0, dtype=torch.int64, device=device)
-    kind = torch.int32 if values.typecode == "i" else torch.int64
-    # frombuffer shares the array's memory; the conversion or clone ends that.
-    shared = torch.frombuffer(values, dtype=kind)
-    return shared.to(device=device, dtype=torch.int64) if kind is torch.int32 else shared.clone().to(device)
+@frozen(eq=False)
+class Pages:
+    """One layer's KV; each tensor is shaped [blocks, block_size, kv_heads, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put `keys` and `values` [tokens, kv_heads, head_dim] into `slots` [tokens], none of which is -1."""
+        self.keys.view(-1, *self.keys.shape[2:]).index_copy_(0, slots, keys)
+        self.values.view(-1, *self.values.shape[2:]).index_copy_(0, slots, values)
 
 
 class KVCache:
-    """Keys and values of all layers in blocks; each shaped [blocks, block_size, kv_heads, head_dim]."""
+    """Keys and values of all layers, in blocks."""
 
-    def __init__(  # noqa: PLR0913 - five sizes and a type
-        self,
-        layers: int,
-        blocks: int,
-        block_size: int,
-        kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: str = "cpu",
+    def __init__(
+        self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: str = "cpu"
     ) -> None:
-        """Reserve `layers` * `blocks` * `block_size` tokens."""
-        shape = (blocks, block_size, kv_heads, head_dim)
+        """Reserve `blocks` * `block_size` tokens in each layer."""
+        shape = (blocks, block_size, config.kv_heads, config.head_dim)
         self.block_size = block_size
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self._flat_keys = [keys.view(-1, kv_heads, head_dim) for keys in self.keys]
-        self._flat_values = [values.view(-1, kv_heads, head_dim) for values in self.values]
-
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put `keys` and `values` [tokens, kv_heads, head_dim] into `slots` [tokens], none of which is -1."""
-        self._flat_keys[layer].index_copy_(0, slots, keys)
-        self._flat_values[layer].index_copy_(0, slots, values)
+        self.layers = [
+            Pages(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            for _ in range(config.layers)
+        ]
 
 
 @frozen(eq=False)
@@ -137,44 +126,44 @@ def _plan_decodes(decodes: list[tuple[int, SequenceSlice]], block_size: int, dev
     return _Decodes(int_tensor((row for row, _ in decodes), device), int_tensor(padded, device), length, mask)
 
 
-def attend(plan: AttentionPlan, cache: KVCache, layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend(plan: AttentionPlan, pages: Pages, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Write the step's KV, then attend.
 
     `query` is [tokens, heads, head_dim], `keys` and `values` [tokens, kv_heads, head_dim]; gives
     [tokens, heads * head_dim], zeros for tokens of no sequence.
     """
     if plan.writable is None:
-        cache.write(layer, plan.slots, keys, values)
+        pages.write(plan.slots, keys, values)
     elif plan.slots.shape[0]:
-        cache.write(layer, plan.slots, keys[plan.writable], values[plan.writable])
+        pages.write(plan.slots, keys[plan.writable], values[plan.writable])
     decodes = plan.decodes
     if decodes is not None and decodes.rows.shape[0] == plan.rows:
-        return _attend_decodes(decodes, cache, layer, query)
+        return _attend_decodes(decodes, pages, query)
     out = query.new_zeros(plan.rows, query.shape[1] * query.shape[2])
     if decodes is not None:
-        out[decodes.rows] = _attend_decodes(decodes, cache, layer, query[decodes.rows])
+        out[decodes.rows] = _attend_decodes(decodes, pages, query[decodes.rows])
     for prefill in plan.prefills:
         rows = slice(prefill.start, prefill.stop)
         if prefill.mask is None:
             part = _attend_prefill(query[rows], keys[rows], values[rows], None)
         else:
-            past = _gather(cache.keys[layer], prefill.blocks, 1, prefill.length)[0]
-            past_values = _gather(cache.values[layer], prefill.blocks, 1, prefill.length)[0]
+            past = _gather(pages.keys, prefill.blocks, 1, prefill.length)[0]
+            past_values = _gather(pages.values, prefill.blocks, 1, prefill.length)[0]
             part = _attend_prefill(query[rows], past, past_values, prefill.mask)
         out[rows] = part
     return out
 
 
-def _gather(pages: Tensor, blocks: Tensor, sequences: int, length: int) -> Tensor:
+def _gather(cached: Tensor, blocks: Tensor, sequences: int, length: int) -> Tensor:
     """Blocks laid side by side, shape [sequences, length, kv_heads, head_dim]."""
-    _, _, kv_heads, head_dim = pages.shape
-    return pages.index_select(0, blocks).view(sequences, -1, kv_heads, head_dim)[:, :length]
+    _, _, kv_heads, head_dim = cached.shape
+    return cached.index_select(0, blocks).view(sequences, -1, kv_heads, head_dim)[:, :length]
 
 
-def _attend_decodes(decodes: _Decodes, cache: KVCache, layer: int, query: Tensor) -> Tensor:
+def _attend_decodes(decodes: _Decodes, pages: Pages, query: Tensor) -> Tensor:
     sequences, heads, head_dim = query.shape
-    keys = _gather(cache.keys[layer], decodes.blocks, sequences, decodes.length).transpose(1, 2)
-    values = _gather(cache.values[layer], decodes.blocks, sequences, decodes.length).transpose(1, 2)
+    keys = _gather(pages.keys, decodes.blocks, sequences, decodes.length).transpose(1, 2)
+    values = _gather(pages.values, decodes.blocks, sequences, decodes.length).transpose(1, 2)
     # The query heads that share a KV head stand where tokens of a prefill would: no key is copied for them.
     shared = query.reshape(sequences, keys.shape[1], -1, head_dim)
     out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=decodes.mask)
@@ -191,4 +180,4 @@ def _attend_prefill(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
         is_causal=mask is None,
         enable_gqa=True,
     )
-    return cast("Tensor", out).squeeze(0).transpose(0, 1).reshape(tokens, -1)
+    return out.squeeze(0).transpose(0, 1).reshape(tokens, -1)

@@ -14,7 +14,9 @@ from torch._C import _distributed_c10d as c10d  # the backend itself: init_proce
 
 from dpactors.engine.errors import ExchangeLost, MeetingFailed
 from dpactors.engine.rendezvous import CarriedStore, Mailbox
+from dpactors.engine.tensors import int_list, split
 from dpactors.engine.weights import local_experts
+from dpactors.serving.jobs import JoinExchange
 
 Compute: TypeAlias = Callable[[Tensor, list[int]], Tensor]
 """Rows [rows, hidden] in order of this rank's experts, and rows of each; gives their outputs, same shape and order."""
@@ -48,7 +50,7 @@ class LocalExchange:
 
     def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
         """Compute them here; nothing is raised."""
-        return compute(rows, cast("list[int]", counts.tolist())) if rows.shape[0] else rows
+        return compute(rows, int_list(counts)) if rows.shape[0] else rows
 
     def agree(self, unfinished: bool) -> int:  # noqa: FBT001
         """1 or 0."""
@@ -63,7 +65,7 @@ class GlooExchange:
 
     def __init__(self, group: Any, rank: int, size: int, epoch: int) -> None:
         """`group` is a torch ProcessGroupGloo of `size` ranks."""
-        self._group = group
+        self._group: Any = group
         self._rank = rank
         self.size = size
         self._epoch = epoch
@@ -80,8 +82,8 @@ class GlooExchange:
         asked = torch.empty(self.size * here, dtype=counts.dtype)
         self._alltoall("counts", asked, counts, [here] * self.size, owned)
         asked = asked.view(self.size, here)
-        receive = cast("list[int]", asked.sum(1).tolist())
-        send = [int(part.sum()) for part in counts.split(owned)]
+        receive = int_list(asked.sum(1))
+        send = [int(part.sum()) for part in split(counts, owned)]
         got = rows.new_empty(sum(receive), rows.shape[1])
         self._alltoall("rows", got, rows, receive, send)
         outputs = _by_expert(got, asked, compute) if got.shape[0] else got
@@ -111,8 +113,8 @@ class GlooExchange:
             raise self._lost(f"exchange of expert {what}", error) from error
 
     def _lost(self, operation: str, error: RuntimeError) -> ExchangeLost:
-        reason = str(error).partition("\n")[0]
-        return ExchangeLost(f"{operation} in epoch {self._epoch}, rank {self._rank} of {self.size}: {reason}")
+        who = f"rank {self._rank} of {self.size}"
+        return ExchangeLost(f"{operation} in epoch {self._epoch}, {who}: {_first_line(error)}")
 
 
 def _by_expert(got: Tensor, asked: Tensor, compute: Compute) -> Tensor:
@@ -121,35 +123,36 @@ def _by_expert(got: Tensor, asked: Tensor, compute: Compute) -> Tensor:
     expert_of = torch.arange(experts).repeat(senders).repeat_interleave(asked.view(-1))
     order = expert_of.argsort(stable=True)
     outputs = torch.empty_like(got)
-    outputs[order] = compute(got[order], cast("list[int]", asked.sum(0).tolist()))
+    outputs[order] = compute(got[order], int_list(asked.sum(0)))
     return outputs
 
 
-def join_gloo(  # noqa: PLR0913 - one call, from the performer
+def join_gloo(
     mailbox: Mailbox,
-    epoch: int,
-    rank: int,
-    size: int,
-    address: str,
+    job: JoinExchange,
     say: Callable[[Any], None],
     *,
     meeting_timeout_s: float,
     operation_timeout_s: float,
 ) -> GlooExchange:
-    """Meet the other ranks of `epoch`; each is reached at its own `address`.
+    """Meet the other ranks of the job's epoch.
 
-    Raises MeetingFailed when they do not come in time, on cancel, or where `address` is not this machine's.
+    Raises MeetingFailed when they do not come in time, on cancel, or where the job's address is not this machine's.
     """
-    store = CarriedStore(mailbox, epoch, say, meeting_timeout_s)
+    store = CarriedStore(mailbox, job.epoch, say, meeting_timeout_s)
     gloo = cast("Any", c10d).ProcessGroupGloo
-    options = gloo._Options()  # noqa: SLF001 - the only way to choose device and timeout
-    options._timeout = timedelta(seconds=operation_timeout_s)  # noqa: SLF001
+    options = gloo._Options()
+    options._timeout = timedelta(seconds=operation_timeout_s)
     try:
-        options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
-        group = gloo(store, rank, size, options)
+        options._devices = [gloo.create_device(hostname=job.address)]
+        group = gloo(store, job.rank, job.size, options)
     except (RuntimeError, MeetingFailed) as error:
         if store.failure is not None:
             raise store.failure from error
-        reason = str(error).partition("\n")[0]
-        raise MeetingFailed(f"epoch {epoch}: rank {rank} at {address} could not meet the others: {reason}") from error
-    return GlooExchange(group, rank, size, epoch)
+        who = f"epoch {job.epoch}: rank {job.rank} at {job.address}"
+        raise MeetingFailed(f"{who} could not meet the others: {_first_line(error)}") from error
+    return GlooExchange(group, job.rank, job.size, job.epoch)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

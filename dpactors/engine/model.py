@@ -4,10 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpactors.engine.attention import KVCache, attend, int_tensor, plan_attention
+from dpactors.engine.attention import KVCache, attend, plan_attention
 from dpactors.engine.config import ModelConfig
 from dpactors.engine.exchange import Exchange
 from dpactors.engine.experts import gated, mixture
+from dpactors.engine.tensors import int_tensor, split
 from dpactors.engine.weights import DenseMlp, ModelWeights
 from dpactors.serving.jobs import RunStep
 
@@ -40,7 +41,7 @@ class Decoder:
         x = functional.embedding(int_tensor(step.tokens, self._device), self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             query, keys, values = self._project(index, self._norm(x, layer.input_norm), cos, sin)
-            attended = attend(plan, self.cache, index, query, keys, values)
+            attended = attend(plan, self.cache.layers[index], query, keys, values)
             x = x + functional.linear(attended, layer.out)
             normed = self._norm(x, layer.post_norm)
             if isinstance(layer.mlp, DenseMlp):
@@ -57,11 +58,11 @@ class Decoder:
         """Query, key and value heads, each [tokens, heads, head_dim], the first two normed and rotated."""
         c = self.config
         heads = functional.linear(x, self.weights.layers[layer].qkv).view(x.shape[0], -1, c.head_dim)
-        turned, values = heads.split([c.heads + c.kv_heads, c.kv_heads], dim=1)
+        turned, values = split(heads, [c.heads + c.kv_heads, c.kv_heads], dim=1)
         normed = functional.rms_norm(turned.float(), (c.head_dim,), None, c.rms_norm_eps) * self._head_norms[layer]
         first, second = normed.chunk(2, dim=-1)
         rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(self._dtype)
-        query, keys = rotated.split([c.heads, c.kv_heads], dim=1)
+        query, keys = split(rotated, [c.heads, c.kv_heads], dim=1)
         return query, keys, values
 
 

@@ -104,10 +104,8 @@ class EnginePerformer:
         config = read_config(directory)
         max_model_len = _context(config, job)
         dtype = getattr(torch, config.dtype if job.dtype == "auto" else job.dtype)
-        weights = load_weights(directory, config, dtype, job.rank, job.size, say, self._device)
-        cache = KVCache(
-            config.layers, job.kv_blocks, job.block_size, config.kv_heads, config.head_dim, dtype, self._device
-        )
+        weights = load_weights(directory, config, dtype, say, rank=job.rank, size=job.size, device=self._device)
+        cache = KVCache(config, job.kv_blocks, job.block_size, dtype, self._device)
         self._leave()
         self._decoder = Decoder(config, weights, cache, max_model_len)
         self._size = job.size
@@ -130,10 +128,7 @@ class EnginePerformer:
             return
         self._exchange = join_gloo(
             self._mailbox,
-            job.epoch,
-            job.rank,
-            job.size,
-            job.address,
+            job,
             say,
             meeting_timeout_s=self._meeting_timeout_s,
             operation_timeout_s=self._operation_timeout_s,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 
 from dpactors.engine.errors import MeetingFailed
 from dpactors.serving.jobs import KeySet
@@ -109,7 +109,7 @@ class CarriedStore(Store):
         """The value of `key`, once some rank has set it."""
         return self._wait([key])[0]
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return once all `keys` are set; the meeting's own deadline counts, not `timeout`."""
         self._wait(keys)
 

@@ -7,11 +7,11 @@ draws what this one would have drawn.
 import struct
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from dpactors.engine.tensors import int_list
 from dpactors.message.message import Tokens, tokens
 from dpactors.serving.jobs import SequenceSlice
 from dpactors.serving.messages import Sampling
@@ -35,7 +35,7 @@ def draw(logits: Tensor, sequences: Iterable[SequenceSlice]) -> Tokens:
         if part.banned:
             ids = [one for one in part.banned if 0 <= one < logits.shape[1]]
             logits[row, ids] = -torch.inf
-    chosen = cast("list[int]", logits.argmax(dim=-1).tolist())
+    chosen = int_list(logits.argmax(dim=-1))
     for row, part in enumerate(drawing):
         if part.sampling is not None and part.sampling.temperature > 0:
             chosen[row] = draw_one(logits[row], part.sampling, part.position)

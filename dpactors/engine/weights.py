@@ -128,9 +128,10 @@ def load_weights(  # noqa: PLR0913 - one call, from the performer
     directory: Path,
     config: ModelConfig,
     dtype: torch.dtype,
+    say: Callable[[Progress], None],
+    *,
     rank: int,
     size: int,
-    say: Callable[[Progress], None],
     device: str = "cpu",
 ) -> ModelWeights:
     """Read what `rank` of `size` needs, in `dtype` on `device`; says Progress, 0 to 1.

@@ -34,7 +34,11 @@ def meet(size: int, epoch: int = 1) -> list[GlooExchange]:
 
     def join(rank: int) -> GlooExchange:
         return join_gloo(
-            mailboxes[rank], epoch, rank, size, "127.0.0.1", say, meeting_timeout_s=20, operation_timeout_s=20
+            mailboxes[rank],
+            JoinExchange(epoch, rank, size, "127.0.0.1"),
+            say,
+            meeting_timeout_s=20,
+            operation_timeout_s=20,
         )
 
     with ThreadPoolExecutor(size) as pool:

@@ -25,10 +25,10 @@ def one() -> Iterator[Ranks]:
 
 
 def kv(ranks: Ranks, rank: int = 0) -> list[Tensor]:
-    """The rank's own KV tensors: keys, then values, by layer."""
+    """The rank's own KV tensors: keys and values, by layer."""
     decoder = ranks.performers[rank].decoder
     assert decoder is not None
-    return [*decoder.cache.keys, *decoder.cache.values]
+    return [pages for layer in decoder.cache.layers for pages in (layer.keys, layer.values)]
 
 
 def fill(ranks: Ranks, rank: int = 0) -> list[Tensor]:

@@ -13,14 +13,15 @@ from dpactors.engine.errors import ModelRefused
 from dpactors.engine.weights import INDEX, ExpertMlp, load_weights, local_experts
 from dpactors.models import model_dir
 from dpactors.serving.jobs import Progress
+from tests.ranks import nothing
 
 BUNDLED = model_dir("tiny-moe")
 
 
 def load(directory: Path, rank: int = 0, size: int = 1, heard: list[Progress] | None = None) -> Any:
     """All weights of the bundled model's shape from `directory`."""
-    say = heard.append if heard is not None else (lambda _: None)
-    return load_weights(directory, read_config(BUNDLED), torch.float32, rank, size, say)
+    say = heard.append if heard is not None else nothing
+    return load_weights(directory, read_config(BUNDLED), torch.float32, say, rank=rank, size=size)
 
 
 @pytest.fixture

@@ -102,7 +102,8 @@ class Scheduler:
         self, settings: EngineSettings, end_tokens: Tokens, max_model_len: int, kv_blocks: int, vocab_size: int = 0
     ) -> None:
         """`max_model_len` in tokens, `kv_blocks` in blocks, as in ModelLoaded; `vocab_size` 0 checks no token id."""
-        assert settings.max_step_tokens >= 1 and settings.max_running >= 1 and settings.block_size >= 1
+        assert settings.max_step_tokens >= 1
+        assert settings.max_running >= 1
         self._block_size = settings.block_size
         self._max_running = settings.max_running
         self._max_step_tokens = settings.max_step_tokens
@@ -165,7 +166,7 @@ class Scheduler:
     def _clamped(self, generate: Generate) -> int:
         return min(generate.max_tokens, self._max_model_len - len(generate.prompt))
 
-    def _problem(self, generate: Generate) -> str | None:
+    def _problem(self, generate: Generate) -> str | None:  # noqa: PLR0911 - one return a rule
         prompt = generate.prompt
         if not prompt:
             return "the prompt is empty; it needs at least one token"
