@@ -1,0 +1,51 @@
+"""What goes wrong at the edge, in OpenAI's error form."""
+
+from typing import Any
+
+import orjson
+
+_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    409: "ConflictError",
+    413: "RequestTooLargeError",
+    431: "RequestTooLargeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+RETRY_AFTER_S = 1
+"""Told to a client that met a 503: ranks come back within seconds or not at all."""
+
+
+class HttpRoomError(Exception):
+    """Base of this room's errors."""
+
+
+class ApiError(HttpRoomError):
+    """A request that ends with an HTTP error; `param` names the field at fault."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Response headers that belong to this status."""
+        return [(b"retry-after", b"%d" % RETRY_AFTER_S)] if self.status == 503 else []
+
+    def body(self) -> bytes:
+        """The JSON document ``{"error": {...}}``."""
+        return orjson.dumps(error_object(self.status, self.message, self.param))
+
+
+class ClientLeft(HttpRoomError):
+    """The HTTP client closed its connection before its request was whole."""
+
+
+def error_object(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error form; `code` is the HTTP status as vLLM writes it."""
+    kind = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
