@@ -1,0 +1,271 @@
+"""Drives the link machines of one process on an asyncio loop; a transport only supplies lines.
+
+A line reads and writes whole frames without ever waiting. The first message of a loop turn leaves at once, later ones
+of that turn leave together at its end, and one timer serves all links.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
+
+from attrs import define, field
+
+from dpactors.net.limits import LinkLimits
+from dpactors.net.link import LinkMachine, LinkState
+from dpactors.net.notices import LinkDown, LinkNotice, Refused
+
+FRAMES_PER_PUMP = 64
+"""Frames read from one line before other callbacks of the loop get a turn."""
+TICK_S = 0.1
+
+OnEvent: TypeAlias = Callable[[LinkNotice], None]
+OnFrame: TypeAlias = Callable[[str, bool, bytes], None]
+"""Peer, whether it was sent (else received), and the frame by reference; called once a frame."""
+
+
+class Line(Protocol):
+    """What carries the frames of one link; nothing here blocks."""
+
+    def write(self, frame: bytes) -> bool:
+        """Hand a frame on; False where there is nobody to take it now."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The next frame, or None."""
+        ...
+
+    @property
+    def readable(self) -> bool:
+        """Whether a read would bring a frame, or a write that failed would now succeed."""
+        ...
+
+    def close(self, linger_s: float) -> None:
+        """Let go of it; frames handed over may take `linger_s` to leave."""
+        ...
+
+
+@define(eq=False)
+class Link:
+    """A machine, the line that carries its frames, and what the driver keeps for it."""
+
+    machine: LinkMachine
+    line: Line | None = None
+    stuck: deque[bytes] = field(factory=deque[bytes])
+    """Frames that the machine has let go and no line took yet; never more than its window."""
+    touched: bool = False
+
+
+class Links:
+    """All links of one process; made inside a running loop."""
+
+    def __init__(
+        self,
+        process: str,
+        incarnation: int,
+        digest: str,
+        on_event: OnEvent,
+        *,
+        limits: LinkLimits | None = None,
+        on_frame: OnFrame | None = None,
+    ) -> None:
+        self.process = process
+        self.incarnation = incarnation
+        self._digest = digest
+        self._on_event = on_event
+        self._limits = limits or LinkLimits()
+        self._on_frame = on_frame
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[str, Link] = {}
+        self._touched: list[Link] = []
+        self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._settled: asyncio.Future[None] | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------- for actors' hosts
+
+    def send(self, peer: str, route: int, trace: str, message: Any, latest: bool = False) -> None:
+        """Send a message to a peer; raises MessageError for one that cannot travel.
+
+        Before the first contact it waits; after the peer is lost it comes straight back as Undelivered.
+        """
+        link = self._links.get(peer) or self._link(peer)
+        notices = link.machine.send(route, trace, message, latest, self._loop.time())
+        if notices:
+            self._tell(link, notices)
+        if not link.touched:
+            self._flush(link)
+            self._touch(link)
+
+    def drop(self, peer: str, reason: str, incarnation: int | None = None) -> None:
+        """The peer (that incarnation of it) is gone: everything unacknowledged comes back."""
+        link = self._links.get(peer) or self._link(peer)
+        self._tell(link, link.machine.lost(reason, incarnation))
+        if link.machine.state is LinkState.LOST:
+            self._dropped(link)
+
+    def status(self) -> list[dict[str, Any]]:
+        """One dict a link: peer, state, incarnation, backlog, unacknowledged."""
+        return [
+            {
+                "peer": peer,
+                "state": one.machine.state.value,
+                "incarnation": one.machine.peer_incarnation,
+                "backlog": one.machine.backlog,
+                "unacknowledged": one.machine.unacknowledged,
+            }
+            for peer, one in self._links.items()
+        ]
+
+    def machine(self, peer: str) -> LinkMachine:
+        """The machine of one link, for its counters; raises KeyError for a peer never named."""
+        return self._links[peer].machine
+
+    async def close(self, linger_s: float = 1.0) -> None:
+        """Wait for acknowledgements up to `linger_s`, take leave of every peer, let go of all lines."""
+        if self._closed:
+            return
+        ends_s = self._loop.time() + linger_s
+        if not self._is_settled():
+            self._settled = self._loop.create_future()
+            await asyncio.wait([self._settled], timeout=linger_s)
+        self._closed = True
+        for handle in (self._turn, self._timer):
+            if handle is not None:
+                handle.cancel()
+        for link in self._links.values():
+            self._tell(link, link.machine.leave())
+            self._flush(link)
+            if link.line is not None:
+                link.line.close(max(0.1, ends_s - self._loop.time()))
+                link.line = None
+        await self._released()
+
+    # ------------------------------------------------------------- for transports
+
+    async def _released(self) -> None:
+        """All lines were closed; free what they shared."""
+
+    def _dropped(self, link: Link) -> None:
+        """The peer was given up; a transport may close its line."""
+
+    def _link(self, peer: str) -> Link:
+        """The link with a peer, made where it is new."""
+        link = self._links.get(peer)
+        if link is None:
+            assert not self._closed, "links are closed"
+            machine = LinkMachine(self.process, peer, self.incarnation, self._digest, self._limits)
+            link = self._links[peer] = Link(machine)
+            if self._timer is None:
+                self._timer = self._loop.call_later(TICK_S, self._tick)
+        return link
+
+    def _join(self, link: Link, line: Line, peer_incarnation: int) -> None:
+        """Use `line` from now on, and greet."""
+        if link.line is not None and link.line is not line:
+            link.line.close(0)
+        link.line = line
+        link.stuck.clear()
+        self._tell(link, link.machine.join(self._loop.time(), peer_incarnation))
+        self._flush(link)
+        self._touch(link)
+
+    def _cut(self, link: Link) -> None:
+        """Close the line; the machine goes on without one."""
+        line, link.line = link.line, None
+        link.stuck.clear()
+        if line is not None:
+            line.close(0)
+
+    def _pump(self, link: Link) -> None:
+        """Read what has arrived, tell it, send what that asks for."""
+        line = link.line
+        if line is None or self._closed:
+            return
+        machine, now_s = link.machine, self._loop.time()
+        for _ in range(FRAMES_PER_PUMP):
+            frame = line.read()
+            if frame is None:
+                break
+            if self._on_frame is not None:
+                self._on_frame(machine.peer, False, frame)  # noqa: FBT003 - received
+            notices = machine.receive(frame, now_s)
+            if notices:
+                self._tell(link, notices)
+            if link.line is not line:
+                return
+        else:
+            self._touch(link)
+        # Sending may swallow the transport's edge, so what it wrote is followed by another look.
+        if self._flush(link):
+            self._touch(link)
+        if self._settled is not None and not self._settled.done() and self._is_settled():
+            self._settled.set_result(None)
+
+    # ------------------------------------------------------------- inside
+
+    def _touch(self, link: Link) -> None:
+        """Look at this link again when the current turn of the loop is over."""
+        if link.touched or self._closed:
+            return
+        link.touched = True
+        self._touched.append(link)
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn = None
+        touched, self._touched = self._touched, []
+        for link in touched:
+            link.touched = False
+            self._flush(link)
+            if link.line is not None and link.line.readable:
+                self._pump(link)
+
+    def _flush(self, link: Link) -> bool:
+        """Write what may go; True where anything was written."""
+        line = link.line
+        if line is None:
+            return False
+        stuck, wrote = link.stuck, False
+        while stuck:
+            if not line.write(stuck[0]):
+                return wrote
+            stuck.popleft()
+            wrote = True
+        for frame in link.machine.frames_to_send(self._loop.time()):
+            if self._on_frame is not None:
+                self._on_frame(link.machine.peer, True, frame)  # noqa: FBT003 - sent
+            if stuck or not line.write(frame):
+                stuck.append(frame)
+            else:
+                wrote = True
+        return wrote
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        for link in list(self._links.values()):
+            # Reading first: after a long stall of this process the peer's frames wait here, and it is not silent.
+            self._pump(link)
+            notices = link.machine.tick(self._loop.time())
+            if notices:
+                self._tell(link, notices)
+            if self._flush(link):
+                self._touch(link)
+
+    def _is_settled(self) -> bool:
+        return all(one.line is None or one.machine.settled for one in self._links.values())
+
+    def _tell(self, link: Link, notices: Iterable[LinkNotice]) -> None:
+        for notice in notices:
+            if type(notice) is LinkDown:
+                link.stuck.clear()
+            elif type(notice) is Refused and link.machine.state is LinkState.FENCED:
+                self._dropped(link)
+            try:
+                self._on_event(notice)
+            except Exception as error:  # noqa: BLE001 - the notices after it must not be lost with it
+                self._loop.call_exception_handler(
+                    {"message": f"owner of the links failed on {type(notice).__name__}", "exception": error}
+                )

@@ -1,0 +1,166 @@
+"""What travels on a link: greetings and frames as CBOR arrays of seven items.
+
+A greeting is ``[kind, link version, process, incarnation, digest, package version, addressed]``; a frame is
+``[kind, sender, addressed, first, ack, latest_ack, body]``, where sender and addressed are incarnations. The numbers
+of a frame's head have a fixed width, so that one ``struct.pack`` writes them all, and envelopes were encoded when
+they were sent, so that a batch is joined and never encoded twice.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, cast
+
+import cbor2
+from attrs import define, frozen
+
+from dpactors.message.codec import FRAME_BYTES_MAX, from_wire, loads
+from dpactors.message.errors import FrameTooLarge, MalformedMessage
+
+LINK_VERSION: Final = 1
+
+HELLO: Final = 0
+"""Who I am; `addressed` is 0."""
+WELCOME: Final = 1
+"""Who I am, and that I know the addressed incarnation."""
+DATA: Final = 2
+"""Reliable envelopes from sequence `first`; without envelopes a heartbeat and acknowledgement."""
+LATEST: Final = 3
+"""Envelopes of which only the newest per route counts; `first` is the stamp of the frame."""
+NACK: Final = 4
+"""Send again from sequence `first`."""
+REJECT: Final = 5
+"""The message at sequence `first` could not be read; body ``[why]``."""
+REFUSE: Final = 6
+"""The addressed incarnation is stale; `first` is the lowest that would be heard."""
+BYE: Final = 7
+"""This incarnation leaves in good order."""
+
+HEAD_BYTES_MAX: Final = 1024
+"""More than any head and array header takes."""
+ENVELOPE_BYTES_MAX: Final = FRAME_BYTES_MAX - HEAD_BYTES_MAX
+ROUTE_MAX: Final = (1 << 16) - 1
+TRACE_CHARS_MAX: Final = 128
+NUMBER_MAX: Final = (1 << 64) - 1
+TEXT_CHARS_MAX: Final = 200
+"""Of a foreign text that is shown to an operator."""
+
+_ITEMS: Final = 7
+_ARRAY_7, _WIDE = 0x87, 0x1B  # CBOR: array of seven items; an unsigned number in eight bytes
+_HEAD = struct.Struct(">BBBQBQBQBQBQ")
+_ROUTES = [cbor2.dumps(route) for route in range(256)]
+
+
+@frozen
+class Greeting:
+    """A HELLO or WELCOME."""
+
+    kind: int
+    version: int
+    name: str
+    incarnation: int
+    digest: str
+    package: str
+    addressed: int
+
+
+@define
+class Frame:
+    """Any other frame; not frozen, because one is made per frame received."""
+
+    kind: int
+    sender: int
+    addressed: int
+    first: int
+    ack: int
+    latest_ack: int
+    body: list[Any]
+
+
+Incoming: TypeAlias = Greeting | Frame
+
+
+def write_greeting(greeting: Greeting) -> bytes:
+    """The bytes of a greeting."""
+    return cbor2.dumps(
+        [
+            greeting.kind,
+            greeting.version,
+            greeting.name,
+            greeting.incarnation,
+            greeting.digest,
+            greeting.package,
+            greeting.addressed,
+        ]
+    )
+
+
+def write_frame(
+    kind: int, sender: int, addressed: int, first: int, ack: int, latest_ack: int, items: Sequence[bytes] = ()
+) -> bytes:
+    """The bytes of a frame; `items` are CBOR already."""
+    head = _HEAD.pack(_ARRAY_7, kind, _WIDE, sender, _WIDE, addressed, _WIDE, first, _WIDE, ack, _WIDE, latest_ack)
+    return b"".join((head, _array_head(len(items)), *items))
+
+
+def envelope(route: int, trace: str, message: bytes) -> bytes:
+    """The CBOR of ``[route, trace, message]`` around an encoded message; raises FrameTooLarge or ValueError."""
+    if not 0 <= route <= ROUTE_MAX or len(trace) > TRACE_CHARS_MAX:
+        raise ValueError(f"route {route} of {ROUTE_MAX}, trace of {len(trace)} characters of {TRACE_CHARS_MAX}")
+    if len(message) > ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX:
+        raise FrameTooLarge(f"message of {len(message)} bytes, limit {ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX}")
+    number = _ROUTES[route] if route < len(_ROUTES) else cbor2.dumps(route)
+    return b"".join((b"\x83", number, cbor2.dumps(trace), message))
+
+
+def text_item(text: str) -> bytes:
+    """A short text as an item of a frame's body."""
+    return cbor2.dumps(text[:TEXT_CHARS_MAX])
+
+
+def read(data: bytes) -> Incoming:
+    """The greeting or frame in `data`; raises MessageError for anything that no correct peer sends."""
+    item = loads(data)
+    if type(item) is not list:
+        raise MalformedMessage("a frame is an array")
+    items = cast("list[Any]", item)
+    kind = items[0] if items else None
+    if type(kind) is not int or not HELLO <= kind <= BYE:
+        raise MalformedMessage("a frame starts with its kind")
+    if kind <= WELCOME:
+        return _greeting(items)
+    if len(items) != _ITEMS or type(items[6]) is not list:
+        raise MalformedMessage(f"a frame has {_ITEMS} items and ends with an array")
+    for number in items[1:6]:
+        if type(number) is not int or not 0 <= number <= NUMBER_MAX:
+            raise MalformedMessage("the head of a frame is unsigned numbers of 64 bits")
+    return Frame(*items)
+
+
+def open_envelope(item: Any) -> tuple[int, str, Any]:
+    """Route, trace and checked message of one envelope; raises MessageError."""
+    if type(item) is not list or len(cast("list[Any]", item)) != 3:  # noqa: PLR2004 - route, trace, message
+        raise MalformedMessage("an envelope is [route, trace, message]")
+    route, trace, wire = cast("list[Any]", item)
+    if type(route) is not int or not 0 <= route <= ROUTE_MAX:
+        raise MalformedMessage(f"a route is a number up to {ROUTE_MAX}")
+    if type(trace) is not str or len(trace) > TRACE_CHARS_MAX:
+        raise MalformedMessage(f"a trace is a text of up to {TRACE_CHARS_MAX} characters")
+    return route, trace, from_wire(wire)
+
+
+def _greeting(items: list[Any]) -> Greeting:
+    # The version is looked at before the rest: another version may have another shape.
+    if len(items) > 1 and type(items[1]) is int and items[1] != LINK_VERSION:
+        name = items[2] if len(items) > 2 and type(items[2]) is str else ""  # noqa: PLR2004 - the name's place
+        return Greeting(items[0], items[1], name, 0, "", "", 0)
+    if len(items) != _ITEMS or [type(one) for one in items] != [int, int, str, int, str, str, int]:
+        raise MalformedMessage("a greeting is kind, version, process, incarnation, digest, package, addressed")
+    if not (0 <= items[3] <= NUMBER_MAX and 0 <= items[6] <= NUMBER_MAX):
+        raise MalformedMessage("an incarnation is an unsigned number of 64 bits")
+    return Greeting(*items)
+
+
+def _array_head(count: int) -> bytes:
+    if count < 24:  # noqa: PLR2004 - CBOR: counts below 24 fit the first byte
+        return bytes((0x80 | count,))
+    return b"\x99" + count.to_bytes(2, "big")

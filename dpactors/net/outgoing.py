@@ -1,0 +1,169 @@
+"""The sending half of a link: what waits, what is on its way, and how much more may go. Pure.
+
+Rule: a message is in exactly one place: waiting, on its way, acknowledged (forgotten) or abandoned (handed back).
+"""
+
+from collections import deque
+from typing import Any
+
+from attrs import define
+
+from dpactors.net.limits import LinkCounters, LinkLimits
+
+
+@define
+class Parcel:
+    """One reliable message, encoded once; kept whole so that it can be handed back."""
+
+    route: int
+    trace: str
+    message: Any
+    data: bytes
+    sent: bool = False
+    rejected: bool = False
+
+
+class Outgoing:
+    """Sequence numbers, credit and resend towards one incarnation of a peer, plus the newest of each latest route."""
+
+    def __init__(self, limits: LinkLimits, counters: LinkCounters) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._waiting: deque[Parcel] = deque()
+        self._waiting_bytes = 0
+        self._flying: deque[Parcel] = deque()
+        self._flying_bytes = 0
+        self.next_sequence = 0
+        """Of the first parcel that waits."""
+        self._sent_until = 0
+        """One past the highest sequence ever sent; after a rewind above `next_sequence`."""
+        self._latest: dict[int, bytes] = {}
+        self._latest_stamp = 0
+        self._latest_acked = 0
+        self._latest_sent_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Reliable messages that were not sent yet, or must be sent again."""
+        return len(self._waiting)
+
+    @property
+    def flying(self) -> int:
+        """Reliable messages sent and not acknowledged."""
+        return len(self._flying)
+
+    def put(self, parcel: Parcel) -> bool:
+        """Queue a reliable message; False where the outbox is full."""
+        size = len(parcel.data)
+        limits = self._limits
+        if self._waiting and (
+            len(self._waiting) >= limits.outbox_messages or self._waiting_bytes + size > limits.outbox_bytes
+        ):
+            return False
+        self._waiting.append(parcel)
+        self._waiting_bytes += size
+        return True
+
+    def put_latest(self, route: int, data: bytes) -> None:
+        """Keep `data` as the newest of its route; an unsent older one is forgotten."""
+        if self._latest.pop(route, None) is not None:
+            self._counters.coalesced += 1
+        self._latest[route] = data
+
+    def next_batch(self) -> tuple[int, list[bytes]] | None:
+        """First sequence and parcels of the next frame, as far as credit goes; None where nothing may go."""
+        waiting, flying, limits = self._waiting, self._flying, self._limits
+        first = self.next_sequence
+        batch: list[bytes] = []
+        room = min(limits.batch_messages, limits.window_messages - len(flying))
+        batch_bytes = 0
+        while waiting and len(batch) < room:
+            parcel = waiting[0]
+            size = len(parcel.data)
+            if batch and batch_bytes + size > limits.batch_bytes:
+                break
+            if flying and self._flying_bytes + size > limits.window_bytes:
+                break
+            waiting.popleft()
+            if parcel.sent:
+                self._counters.resent += 1
+            parcel.sent = True
+            flying.append(parcel)
+            batch.append(parcel.data)
+            batch_bytes += size
+            self._flying_bytes += size
+        if not batch:
+            return None
+        self._waiting_bytes -= batch_bytes
+        self.next_sequence = first + len(batch)
+        self._sent_until = max(self._sent_until, self.next_sequence)
+        self._counters.messages_sent += len(batch)
+        return first, batch
+
+    def next_latest(self, now_s: float) -> tuple[int, list[bytes]] | None:
+        """Stamp and envelopes of the next frame of newest values; None where there is none or no credit."""
+        if not self._latest:
+            return None
+        # When every frame on its way was lost no acknowledgement will come, so one more goes per heartbeat.
+        overdue = now_s - self._latest_sent_s >= self._limits.heartbeat_s
+        if self._latest_stamp - self._latest_acked >= self._limits.latest_frames and not overdue:
+            return None
+        batch: list[bytes] = []
+        size = 0
+        for route, data in list(self._latest.items()):
+            if batch and (size + len(data) > self._limits.batch_bytes or len(batch) >= self._limits.batch_messages):
+                break
+            batch.append(data)
+            size += len(data)
+            del self._latest[route]
+        self._latest_stamp += 1
+        self._latest_sent_s = now_s
+        self._counters.messages_sent += len(batch)
+        return self._latest_stamp, batch
+
+    def acknowledged(self, ack: int, latest_ack: int) -> bool:
+        """The peer has all below `ack`; False where it speaks of what was never sent, and nothing changes."""
+        if ack > self._sent_until or latest_ack > self._latest_stamp:
+            return False
+        self._latest_acked = max(self._latest_acked, latest_ack)
+        done = ack - (self.next_sequence - len(self._flying))
+        while done > 0:
+            done -= 1
+            if self._flying:
+                self._flying_bytes -= len(self._flying.popleft().data)
+            else:  # a rewind took it back before this acknowledgement came
+                self._waiting_bytes -= len(self._waiting.popleft().data)
+                self.next_sequence += 1
+        return True
+
+    def rewind(self, sequence: int) -> bool:
+        """Send again from `sequence`, all below it is acknowledged; False where it was never sent."""
+        if not self.acknowledged(sequence, 0):
+            return False
+        if sequence < self.next_sequence - len(self._flying):
+            return True  # a late request; what it asks for has arrived since
+        while self._flying:
+            self._waiting.appendleft(self._flying.pop())
+            self.next_sequence -= 1
+        self._waiting_bytes += self._flying_bytes
+        self._flying_bytes = 0
+        return True
+
+    def reject(self, sequence: int) -> Parcel | None:
+        """The parcel that the peer could not read, once; None where it is not on its way."""
+        index = sequence - (self.next_sequence - len(self._flying))
+        if not 0 <= index < len(self._flying) or self._flying[index].rejected:
+            return None
+        self._flying[index].rejected = True
+        return self._flying[index]
+
+    def abandon(self) -> list[Parcel]:
+        """Everything not acknowledged, oldest first; the next incarnation starts from zero."""
+        left = [parcel for parcel in (*self._flying, *self._waiting) if not parcel.rejected]
+        self._flying.clear()
+        self._waiting.clear()
+        self._latest.clear()
+        self._flying_bytes = self._waiting_bytes = 0
+        self.next_sequence = self._sent_until = 0
+        self._latest_stamp = self._latest_acked = 0
+        return left
