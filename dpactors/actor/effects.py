@@ -93,16 +93,7 @@ class ChildExited:
 
 
 Event: TypeAlias = (
-    Started
-    | Received
-    | TimerFired
-    | JobSaid
-    | JobDone
-    | JobFailed
-    | PeerJoined
-    | PeerLost
-    | Undelivered
-    | ChildExited
+    Started | Received | TimerFired | JobSaid | JobDone | JobFailed | PeerJoined | PeerLost | Undelivered | ChildExited
 )
 
 # ---------------------------------------------------------------- effects
@@ -205,9 +196,7 @@ class Stop:
     reason: str
 
 
-Effect: TypeAlias = (
-    Send | SetTimer | CancelTimer | RunJob | FeedJob | CancelJob | Spawn | Signal | Note | Phase | Stop
-)
+Effect: TypeAlias = Send | SetTimer | CancelTimer | RunJob | FeedJob | CancelJob | Spawn | Signal | Note | Phase | Stop
 
 
 def note(event: str, level: Literal["debug", "info", "warning", "error"] = "info", /, **fields: Any) -> Note:

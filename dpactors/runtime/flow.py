@@ -23,7 +23,19 @@ from dpactors.actor.effects import (
 
 Append = Callable[[dict[str, Any]], None]
 
-_FACTS = ("rank", "wave", "epoch", "sequence", "position", "finish", "error", "running", "step", "unfinished", "attempts")
+_FACTS = (
+    "rank",
+    "wave",
+    "epoch",
+    "sequence",
+    "position",
+    "finish",
+    "error",
+    "running",
+    "step",
+    "unfinished",
+    "attempts",
+)
 """Plain fields worth showing, wherever a message or its load has them."""
 
 

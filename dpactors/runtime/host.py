@@ -126,8 +126,7 @@ class ActorHost:
         self._timers: dict[tuple[Address, str], asyncio.TimerHandle] = {}
         self._closed = False
         self._residents = {
-            one.setup.address: _Resident(one.actor(one.setup), {}, deque(maxlen=STORY_EVENTS))
-            for one in process.actors
+            one.setup.address: _Resident(one.actor(one.setup), {}, deque(maxlen=STORY_EVENTS)) for one in process.actors
         }
         self._entrances: dict[tuple[str, int], Route] = {}
         self._neighbours: dict[str, list[tuple[Address, Address]]] = {}

@@ -127,9 +127,7 @@ class Coordinator(Actor):
         self._quiet = 0
         self.sequence += 1
         loads = tuple(load for _, load in sorted(self.rank_loads.items()))
-        return self.snapshots.each(
-            LoadSnapshot(self.born, self.sequence, loads, self.wave.wave, self.wave.running)
-        )
+        return self.snapshots.each(LoadSnapshot(self.born, self.sequence, loads, self.wave.wave, self.wave.running))
 
     def _arm(self) -> Effects:
         if not self._retrying:

@@ -99,7 +99,14 @@ class Engine(Actor):
         yield RunJob(
             LOAD,
             LoadModel(
-                s.model, s.dtype, s.threads, s.kv_blocks, s.block_size, s.max_model_len, self.rank % self.size, self.size
+                s.model,
+                s.dtype,
+                s.threads,
+                s.kv_blocks,
+                s.block_size,
+                s.max_model_len,
+                self.rank % self.size,
+                self.size,
             ),
         )
 

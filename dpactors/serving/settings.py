@@ -45,9 +45,7 @@ class EngineSettings:
     """One data-parallel replica."""
 
     model: str = setting("tiny-moe", "bundled name or Hugging Face checkpoint directory")
-    dtype: str = setting(
-        "float32", "weights and activations", check=validators.in_(("auto", "float32", "bfloat16"))
-    )
+    dtype: str = setting("float32", "weights and activations", check=validators.in_(("auto", "float32", "bfloat16")))
     threads: int = setting(1, "intra-op threads of the process", "threads", _at_least_1)
     kv_blocks: int = setting(1024, "KV blocks reserved", "blocks", _at_least_1)
     block_size: int = setting(16, "tokens of one KV block", "tokens", _at_least_1)

@@ -1,0 +1,245 @@
+"""Lockstep groups in virtual time: the same actors that run on sockets."""
+
+import pytest
+
+from dpactors.actor.address import Address
+from dpactors.actor.effects import JobDone, Received
+from dpactors.serving.jobs import Agreed, StepResult
+from dpactors.simulation.weather import Weather
+from tests.world.town import GROUPED, NAMES, Town
+
+COORDINATOR = Address("coordinator", 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_front_door_of_every_topology_serves(name: str) -> None:
+    town = Town(name).warm()
+    for ingress in range(len(town.ingresses)):
+        for _ in range(4):
+            town.ask(ingress)
+
+    town.run_until_served()
+    town.at_rest()
+
+
+def test_five_tokens_on_an_idle_pair_cost_one_interval_on_both_ranks() -> None:
+    """S1: 5 real and 11 dummy steps on one rank, 16 dummies on the other; the wave goes up by one."""
+    town = Town("internal_1node").warm()
+    before = [town.world.actor(e) for e in town.engines]
+    waves = [e.wave.wave for e in before]
+    stream = town.ask(max_tokens=5)
+
+    town.run_until_served()
+    town.at_rest()
+
+    engines = [town.world.actor(e) for e in town.engines]
+    steps = sorted((e.real_steps, e.dummy_steps) for e in engines)
+    assert steps == [(0, 16), (5, 11)]
+    assert [e.wave.wave for e in engines] == [w + 1 for w in waves]
+    assert town.served(stream)
+
+
+def test_forty_tokens_cost_three_intervals() -> None:
+    town = Town("internal_1node").warm()
+    town.ask(max_tokens=40)
+
+    town.run_until_served()
+    town.at_rest()
+
+    assert [town.world.engines.steps[e] for e in town.engines] == [48, 48]
+
+
+def test_a_start_for_nothing_costs_one_dummy_step() -> None:
+    """S11: an aborted request still wakes the group; one step later it sleeps again."""
+    town = Town("internal_1node").warm()
+    stream = town.ask(max_tokens=50)
+    town.leave(stream)
+
+    town.world.run(town.world.now_s + 1.0)
+
+    assert {town.world.engines.steps.get(e, 0) for e in town.engines} <= {0, 1}
+    town.at_rest()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("index", range(1, 19))
+def test_a_request_at_each_moment_of_wind_down_is_served(index: int, rank: int) -> None:
+    """The n-th step or agreement that rank 0 ends lets a second request in, on either rank."""
+    town = Town("internal_1node", seed=index).warm()
+    seen = 0
+    first = town.ask(max_tokens=5, rank=0)
+
+    def at_moment(target: Address, event: object, effects: object) -> None:
+        nonlocal seen
+        if (
+            target == Address("engine", 0)
+            and isinstance(event, JobDone)
+            and isinstance(event.result, StepResult | Agreed)
+        ):
+            seen += 1
+            if seen == index:
+                town.ask(max_tokens=3, rank=rank)
+
+    town.world.observers.append(at_moment)
+    town.run_until_served()
+    town.world.run(town.world.now_s + 1.0, lambda: len(town.asked) == 2)
+    town.run_until_served()
+
+    assert town.served(first)
+    assert len(town.asked) == 2
+    town.at_rest()
+
+
+def test_a_coordinator_killed_while_idle_is_no_event() -> None:
+    town = Town("internal_1node").warm()
+    town.ask()
+    town.run_until_served()
+    town.at_rest()
+
+    town.world.kill(COORDINATOR)
+    town.world.run(town.world.now_s + 0.5)
+    town.ask()
+    town.world.run(town.world.now_s + 0.5)
+    town.world.restart(COORDINATOR)
+
+    town.run_until_served()
+    town.at_rest()
+
+
+def test_a_coordinator_killed_under_load_stops_nobody() -> None:
+    town = Town("hybrid_2node").warm()
+    for ingress in range(2):
+        town.ask(ingress, max_tokens=60)
+    town.world.run(town.world.now_s + 0.2)
+    town.world.kill(COORDINATOR)
+    town.run_until_served()
+
+    town.world.restart(COORDINATOR)
+    town.world.run(town.world.now_s + 1.0)
+    town.ask(0)
+    town.run_until_served()
+    town.at_rest()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_single_kind_of_lost_control_message_strands_a_request(seed: int) -> None:
+    """Lawless weather: a third of all wave messages vanish; waking is level-triggered, so all are served."""
+    kinds = ("FirstRequest", "StartWave", "WaveWanted", "WaveJoined", "WaveComplete", "LoadSnapshot")
+    town = Town("hybrid_2node", seed=seed, weather=Weather(lose=0.3, lose_kinds=kinds)).warm()
+    for burst in range(3):
+        for ingress in range(2):
+            town.ask(ingress, max_tokens=4 + burst)
+        town.world.run(town.world.now_s + 0.05 * seed)
+
+    town.run_until_served(60.0)
+    town.world.run(town.world.now_s + 5.0)
+    town.at_rest()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_arrivals_and_aborts_leave_nothing_behind(seed: int) -> None:
+    town = Town("internal_2node", seed=seed).warm()
+    gone: set[int] = set()
+    for n in range(24):
+        stream = town.ask(n % 4, max_tokens=1 + (n * 7 + seed) % 23)
+        if (n + seed) % 3 == 0:
+            town.leave(stream, n % 4)
+            gone.add(stream)
+        town.world.run(town.world.now_s + 0.013 * ((n + seed) % 5))
+
+    for stream in gone:
+        del town.asked[stream]
+    town.run_until_served()
+    town.at_rest()
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_restarted_rank_meets_the_others_in_a_new_epoch(name: str) -> None:
+    town = Town(name).warm()
+    victim = town.engines[-1]
+    last = len(town.ingresses) - 1
+    town.ask(last, max_tokens=80)
+    town.world.run(town.world.now_s + 0.3)
+
+    town.world.kill(victim)
+    town.world.run(town.world.now_s + 0.5)
+    town.world.restart(victim)
+    town.world.run(town.world.now_s + 5.0)
+    town.asked.clear()
+    for ingress in range(len(town.ingresses)):
+        town.ask(ingress)
+
+    town.run_until_served()
+    town.at_rest()
+    assert {town.world.actor(e).epoch for e in town.engines} == {2}
+
+
+def test_streams_of_surviving_ranks_go_on_after_a_loss() -> None:
+    """The broken step is repeated in the next epoch: no token is lost or doubled."""
+    town = Town("internal_1node").warm()
+    stream = town.ask(max_tokens=60, rank=0)
+    town.world.run(town.world.now_s + 0.3)
+    town.world.kill(Address("engine", 1))
+    town.world.run(town.world.now_s + 0.2)
+    town.world.restart(Address("engine", 1))
+
+    town.run_until_served()
+    town.at_rest()
+    quiet = Town("internal_1node").warm()
+    assert quiet.ask(max_tokens=60, rank=0) == stream
+    quiet.run_until_served()
+    assert town.tokens(stream) == quiet.tokens(stream)
+
+
+def test_in_hybrid_no_request_crosses_hosts() -> None:
+    town = Town("hybrid_2node").warm()
+    host = {one.setup.address: p.host for p in town.plan.processes for one in p.actors}
+    crossed = []
+
+    def watch(target: Address, event: object, effects: object) -> None:
+        if (
+            isinstance(event, Received)
+            and event.inlet in ("requests", "outputs")
+            and host[event.sender] != host[target]
+        ):
+            crossed.append(event)
+
+    town.world.observers.append(watch)
+    for n in range(16):
+        town.ask(n % 2)
+    town.run_until_served()
+
+    assert crossed == []
+
+
+def test_in_external_no_load_reaches_the_coordinator_and_waves_work() -> None:
+    town = Town("external_4rank").warm()
+    inlets = set()
+
+    def watch(target: Address, event: object, effects: object) -> None:
+        if target == COORDINATOR and isinstance(event, Received):
+            inlets.add(event.inlet)
+
+    town.world.observers.append(watch)
+    for n in range(8):
+        town.ask(n % 4)
+    town.run_until_served()
+    town.at_rest()
+
+    assert inlets <= {"waves", "membership"}
+    assert "waves" in inlets
+    assert all(town.world.actor(e).wave.wave >= 1 for e in town.engines)
+
+
+def test_a_world_is_a_pure_function_of_its_seed() -> None:
+    def digest(seed: int) -> list[object]:
+        town = Town("internal_2node", seed=seed).warm()
+        seen: list[object] = []
+        town.world.observers.append(lambda target, event, effects: seen.append((target, repr(event))))
+        for n in range(8):
+            town.ask(n % 4)
+        town.run_until_served()
+        return [town.world.now_s, *seen]
+
+    assert digest(1) == digest(1)
+    assert digest(1) != digest(2)

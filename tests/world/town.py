@@ -1,0 +1,96 @@
+"""Shipped topologies in virtual time, with requests coming in at their front doors."""
+
+from array import array
+from pathlib import Path
+
+from dpactors.actor.address import Address
+from dpactors.serving.catalogue import CATALOGUE
+from dpactors.serving.jobs import ClientGone, StreamWrite, Submitted
+from dpactors.serving.messages import Generate, Sampling
+from dpactors.simulation.collective import Latency
+from dpactors.simulation.weather import Weather
+from dpactors.simulation.world import World
+from dpactors.topology.document import read_topology
+from dpactors.topology.graph import build
+from dpactors.topology.plan import Plan, make_plan
+
+TOPOLOGIES = Path(__file__).parents[2] / "topologies"
+NAMES = ("internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2")
+GROUPED = NAMES[:4]
+
+
+def plan_of(name: str, *overrides: str) -> Plan:
+    document = read_topology(TOPOLOGIES / f"{name}.toml", overrides, {"DENSE_MODEL": "tiny-moe"})
+    return make_plan(document, build(document, CATALOGUE))
+
+
+class Town:
+    """A running world and the requests asked of it."""
+
+    def __init__(
+        self, name: str, *overrides: str, seed: int = 0, weather: Weather | None = None, latency: Latency | None = None
+    ) -> None:
+        self.plan = plan_of(name, *overrides)
+        self.world = World(self.plan, seed, weather, latency)
+        self.asked: dict[int, Generate] = {}
+        self._streams = 0
+        self.ingresses = self._of("ingress")
+        self.engines = self._of("engine")
+
+    def warm(self) -> "Town":
+        """Run until every ingress knows that all its ranks are ready."""
+        self.world.run(
+            30.0,
+            lambda: all(self.world.actor(i).ranks.ready == self.world.actor(i).ranks.all != () for i in self.ingresses),
+        )
+        self.world.run(self.world.now_s + 1.0)
+        return self
+
+    def ask(self, ingress: int = 0, max_tokens: int = 5, prompt: int = 8, rank: int | None = None) -> int:
+        """One request at a front door, now; returns its stream."""
+        self._streams += 1
+        stream = self._streams
+        sampling = Sampling(0.0, 1.0, 0, stream, array("i"), ignore_eos=True, min_tokens=0)
+        generate = Generate(f"r{stream}", array("i", range(3, 3 + prompt)), max_tokens, sampling, rank)
+        self.asked[stream] = generate
+        self.world.say(self.ingresses[ingress], "http", Submitted(stream, generate))
+        return stream
+
+    def leave(self, stream: int, ingress: int = 0) -> None:
+        self.world.say(self.ingresses[ingress], "http", ClientGone(stream))
+
+    def ends(self, stream: int) -> list[StreamWrite]:
+        return [w for w in self.world.written.get(stream, []) if w.finish is not None]
+
+    def tokens(self, stream: int) -> list[int]:
+        return [t for w in self.world.written.get(stream, []) for t in w.tokens]
+
+    def served(self, stream: int) -> bool:
+        ends = self.ends(stream)
+        full = len(self.tokens(stream)) == self.asked[stream].max_tokens
+        return len(ends) == 1 and ends[0].finish == "length" and full
+
+    def run_until_served(self, limit_s: float = 30.0) -> None:
+        self.world.run(self.world.now_s + limit_s, lambda: all(self.ends(s) for s in self.asked))
+        assert all(self.served(s) for s in self.asked), {s: self.ends(s) for s in self.asked}
+
+    def at_rest(self) -> None:
+        """Run on, then nobody has work, every rank sleeps in the same wave and nobody waits in a collective."""
+        self.world.run(self.world.now_s + 2.0)
+        engines = [self.world.actor(e) for e in self.engines]
+        assert [e.scheduler.unfinished for e in engines] == [False] * len(engines)
+        assert [e.scheduler.kv_used for e in engines] == [0.0] * len(engines)
+        assert [e.wave.running for e in engines] == [False] * len(engines)
+        assert len({e.wave.wave for e in engines}) == 1
+        assert self.world.engines.waiting_in_collectives() == {}
+        for process in self.plan.processes:
+            for one in process.actors:
+                if one.setup.address.role == "client":
+                    client = self.world.actor(one.setup.address)
+                    assert client.in_flight == {}
+                    assert all(view.in_flight == 0 for view in client.load.ranks.values())
+
+    def _of(self, role: str) -> list[Address]:
+        return sorted(
+            one.setup.address for p in self.plan.processes for one in p.actors if one.setup.address.role == role
+        )
