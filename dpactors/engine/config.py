@@ -129,7 +129,7 @@ def _dtype(raw: Json) -> str:
     return str(value)
 
 
-def _refuse_unsupported(raw: Json) -> None:  # noqa: C901 - one branch a field
+def _refuse_unsupported(raw: Json) -> None:
     def refuse(name: str, supported: str) -> None:
         raise ModelRefused(f"config.json: {name} is {raw[name]!r}; supported is {supported}")
 

@@ -14,7 +14,7 @@ from torch._C import _distributed_c10d as c10d  # the backend itself: init_proce
 
 from dpactors.engine.errors import ExchangeLost, MeetingFailed
 from dpactors.engine.rendezvous import CarriedStore, Mailbox
-from dpactors.engine.tensors import int_list, split
+from dpactors.engine.tensors import int_list
 from dpactors.engine.weights import local_experts
 from dpactors.serving.jobs import JoinExchange
 
@@ -34,7 +34,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def agree(self, unfinished: bool) -> int:  # noqa: FBT001 - the job's one field
+    def agree(self, unfinished: bool) -> int:
         """How many ranks say `unfinished`. Raises ExchangeLost when a rank is gone."""
         ...
 
@@ -52,7 +52,7 @@ class LocalExchange:
         """Compute them here; nothing is raised."""
         return compute(rows, int_list(counts)) if rows.shape[0] else rows
 
-    def agree(self, unfinished: bool) -> int:  # noqa: FBT001
+    def agree(self, unfinished: bool) -> int:
         """1 or 0."""
         return int(unfinished)
 
@@ -69,29 +69,29 @@ class GlooExchange:
         self._rank = rank
         self.size = size
         self._epoch = epoch
-        self._owned: dict[int, list[int]] = {}
+        self._shares: dict[int, list[range]] = {}
 
     def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
         """Three operations: how many rows for which expert, the rows, their outputs."""
-        experts = counts.shape[0]
-        owned = self._owned.get(experts)
-        if owned is None:
-            owned = [len(local_experts(experts, rank, self.size)) for rank in range(self.size)]
-            self._owned[experts] = owned
+        shares = self._shares_of(counts.shape[0])
+        owned = [len(share) for share in shares]
         here = owned[self._rank]
         asked = torch.empty(self.size * here, dtype=counts.dtype)
         self._alltoall("counts", asked, counts, [here] * self.size, owned)
-        asked = asked.view(self.size, here)
-        receive = int_list(asked.sum(1))
-        send = [int(part.sum()) for part in split(counts, owned)]
+        # Plain lists from here on: a handful of integers costs less in Python than one tensor operation.
+        wanted, sent = int_list(asked), int_list(counts)
+        receive = [sum(wanted[sender * here : (sender + 1) * here]) for sender in range(self.size)]
+        send = [sum(sent[share.start : share.stop]) for share in shares]
         got = rows.new_empty(sum(receive), rows.shape[1])
         self._alltoall("rows", got, rows, receive, send)
-        outputs = _by_expert(got, asked, compute) if got.shape[0] else got
+        outputs = got
+        if got.shape[0]:
+            outputs = _by_expert(got, asked, [sum(wanted[expert::here]) for expert in range(here)], compute)
         back = torch.empty_like(rows)
         self._alltoall("outputs", back, outputs, send, receive)
         return back
 
-    def agree(self, unfinished: bool) -> int:  # noqa: FBT001
+    def agree(self, unfinished: bool) -> int:
         """An all-reduce of one int32."""
         count = torch.tensor([int(unfinished)], dtype=torch.int32)
         try:
@@ -106,6 +106,11 @@ class GlooExchange:
             self._group.shutdown()
             self._group = None
 
+    def _shares_of(self, experts: int) -> list[range]:
+        if experts not in self._shares:
+            self._shares[experts] = [local_experts(experts, rank, self.size) for rank in range(self.size)]
+        return self._shares[experts]
+
     def _alltoall(self, what: str, output: Tensor, given: Tensor, receive: list[int], send: list[int]) -> None:
         try:
             self._group.alltoall_base(output, given, receive, send).wait()
@@ -117,13 +122,12 @@ class GlooExchange:
         return ExchangeLost(f"{operation} in epoch {self._epoch}, {who}: {_first_line(error)}")
 
 
-def _by_expert(got: Tensor, asked: Tensor, compute: Compute) -> Tensor:
-    """Compute rows that came in order of sender, then expert; `asked` is [senders, local experts]."""
-    senders, experts = asked.shape
-    expert_of = torch.arange(experts).repeat(senders).repeat_interleave(asked.view(-1))
+def _by_expert(got: Tensor, asked: Tensor, counts: list[int], compute: Compute) -> Tensor:
+    """Compute rows that came in order of sender, then expert; `asked` is [senders * local experts]."""
+    expert_of = torch.arange(len(counts)).repeat(asked.shape[0] // len(counts)).repeat_interleave(asked)
     order = expert_of.argsort(stable=True)
     outputs = torch.empty_like(got)
-    outputs[order] = compute(got[order], int_list(asked.sum(0)))
+    outputs[order] = compute(got[order], counts)
     return outputs
 
 
@@ -142,6 +146,7 @@ def join_gloo(
     store = CarriedStore(mailbox, job.epoch, say, meeting_timeout_s)
     gloo = cast("Any", c10d).ProcessGroupGloo
     options = gloo._Options()
+    options._threads = 1
     options._timeout = timedelta(seconds=operation_timeout_s)
     try:
         options._devices = [gloo.create_device(hostname=job.address)]

@@ -124,7 +124,7 @@ class _Loader:
         return torch.cat([self.get(name, rows, width) for name, rows in names])
 
 
-def load_weights(  # noqa: PLR0913 - one call, from the performer
+def load_weights(
     directory: Path,
     config: ModelConfig,
     dtype: torch.dtype,

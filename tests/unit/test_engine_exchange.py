@@ -1,9 +1,9 @@
 """The exchange of experts between ranks: the meeting without a server, agreement, and what a lost rank looks like."""
 
-import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +16,9 @@ from dpactors.engine.performer import EnginePerformer
 from dpactors.engine.rendezvous import Mailbox
 from dpactors.engine.weights import local_experts
 from dpactors.serving.jobs import AgreeIdle, JoinExchange, KeyKnown, KeySet, LoadModel
-from dpactors.serving.scheduling.scheduler import dummy
+from dpactors.serving.scheduling.scheduler import Scheduler, dummy
 from dpactors.serving.settings import EngineSettings
-from tests.ranks import Ranks, ask, nothing
+from tests.ranks import CLIENT, Ranks, ask, book, nothing
 
 SETTINGS = EngineSettings(kv_blocks=16, block_size=4)
 HIDDEN, EXPERTS = 6, 7
@@ -108,7 +108,7 @@ def test_keys_may_come_before_the_join_and_from_other_epochs() -> None:
             assert not first.done()
         for item in said[:]:
             right.feed(item)
-        second = pool.submit(right.perform, JoinExchange(3, 1, 2, "127.0.0.1"), lambda item: left.feed(item))
+        second = pool.submit(right.perform, JoinExchange(3, 1, 2, "127.0.0.1"), left.feed)
         while not second.done() or not first.done():
             for item in said[:]:
                 right.feed(item)
@@ -166,7 +166,7 @@ def test_a_newer_epoch_closes_the_old_group() -> None:
 
 
 def _held() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
 
 
 def _settles_at(held: tuple[int, int]) -> bool:
@@ -197,7 +197,33 @@ def test_a_rank_that_leaves_is_lost_to_its_peer_at_once() -> None:
         assert 2 == len(answers["b"])
 
 
+def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch() -> None:
+    """The peer leaves before each of the first steps; the answer is the undisturbed one."""
+    request = ask("a", [5, 6, 7], 4)
+    with Ranks(2, SETTINGS) as ranks:
+        expected, _ = ranks.serve([[request], []])
+        model = ranks.loaded[0]
+        queue = Scheduler(SETTINGS, model.end_tokens, model.max_model_len, model.kv_blocks)
+        queue.add(request, CLIENT)
+        answer: list[int] = []
+        while queue.unfinished:
+            plan = queue.plan()
+            assert plan is not None
+            ranks.performers[1].close()
+            with pytest.raises(ExchangeLost):
+                ranks.perform(0, plan)
+            ranks.join()
+            again = queue.repeat()
+            result, _ = ranks.each(lambda rank, step=again: ranks.perform(rank, dummy() if rank else step))
+            for _, output in queue.postprocess(result):
+                book(answer, output)
+
+    assert expected["a"] == answer
+
+
 def test_a_silent_rank_is_lost_after_the_timeout() -> None:
-    with Ranks(2, SETTINGS, operation_timeout_s=0.3) as ranks:
-        with pytest.raises(ExchangeLost, match="finish agreement in epoch 1"):
-            ranks.perform(0, AgreeIdle(unfinished=False))
+    with (
+        Ranks(2, SETTINGS, operation_timeout_s=0.3) as ranks,
+        pytest.raises(ExchangeLost, match="finish agreement in epoch 1"),
+    ):
+        ranks.perform(0, AgreeIdle(unfinished=False))
