@@ -145,14 +145,15 @@ def _refuse_unsupported(raw: Json) -> None:
     if isinstance(kinds, list) and any(kind != "full_attention" for kind in cast("list[object]", kinds)):
         refuse("layer_types", "'full_attention' in every layer")
     for name in ("rope_scaling", "rope_parameters"):
-        rope: object = raw.get(name)
-        if rope is None:
-            continue
-        if not isinstance(rope, dict):
-            refuse(name, "an object")
-        table = cast("Json", rope)
-        if table.get("rope_type", table.get("type", "default")) != "default":
+        if not _plain_rope(raw.get(name)):
             refuse(name, "rope_type 'default'")
+
+
+def _plain_rope(rope: object) -> bool:
+    if rope is None:
+        return True
+    table = cast("Json", rope if isinstance(rope, dict) else {"type": "unknown"})
+    return table.get("rope_type", table.get("type", "default")) == "default"
 
 
 def _rope_theta(raw: Json) -> float:

@@ -145,11 +145,11 @@ def join_gloo(
     """
     store = CarriedStore(mailbox, job.epoch, say, meeting_timeout_s)
     gloo = cast("Any", c10d).ProcessGroupGloo
-    options = gloo._Options()
-    options._threads = 1
-    options._timeout = timedelta(seconds=operation_timeout_s)
+    options = gloo._Options()  # noqa: SLF001 - the only way to set device, threads and timeout
+    options._threads = 1  # noqa: SLF001 - one operation at a time
+    options._timeout = timedelta(seconds=operation_timeout_s)  # noqa: SLF001
     try:
-        options._devices = [gloo.create_device(hostname=job.address)]
+        options._devices = [gloo.create_device(hostname=job.address)]  # noqa: SLF001
         group = gloo(store, job.rank, job.size, options)
     except (RuntimeError, MeetingFailed) as error:
         if store.failure is not None:
