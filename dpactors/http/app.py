@@ -1,5 +1,7 @@
 """All routes of one edge."""
 
+from http import HTTPStatus
+
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -125,5 +127,5 @@ async def _api_error(_: Request, error: Exception) -> Response:
 
 
 def _json(content: object, status: int = 200) -> Response:
-    headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else None
+    headers = {"retry-after": str(RETRY_AFTER_S)} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(orjson.dumps(content), status, headers, "application/json")

@@ -1,5 +1,6 @@
 """What goes wrong at the edge, in OpenAI's error form."""
 
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -34,7 +35,7 @@ class ApiError(HttpRoomError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Response headers that belong to this status."""
-        return [(b"retry-after", b"%d" % RETRY_AFTER_S)] if self.status == 503 else []
+        return [(b"retry-after", b"%d" % RETRY_AFTER_S)] if self.status == HTTPStatus.SERVICE_UNAVAILABLE else []
 
     def body(self) -> bytes:
         """The JSON document ``{"error": {...}}``."""
@@ -47,5 +48,6 @@ class ClientLeft(HttpRoomError):
 
 def error_object(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """OpenAI's error form; `code` is the HTTP status as vLLM writes it."""
-    kind = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
+    fallback = _TYPES[400] if status < HTTPStatus.INTERNAL_SERVER_ERROR else _TYPES[500]
+    kind = _TYPES.get(status, fallback)
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}

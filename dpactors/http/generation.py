@@ -70,25 +70,24 @@ class Generation:
 
     async def _serve(self, kind: Kind, scope: Scope, receive: Receive, send: Send) -> None:
         began_s = self._edge.clock()
-        given: str | None = None
+        request_id = secrets.token_hex(16)
         try:
-            given = request_id_of(header(scope, b"x-request-id"))
-            request_id = given or secrets.token_hex(16)
+            request_id = request_id_of(header(scope, b"x-request-id")) or request_id
             body = await read_json(scope, receive)
             asked = await self._read(kind, scope, body, request_id)
             await self._answer(asked, began_s, scope, receive, send)
         except ApiError as error:
-            await send_json(send, error.status, error.body(), error.headers() + _named(given))
+            await send_json(send, error.status, error.body(), error.headers() + _named(request_id))
         except ClientLeft:
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # one request's fault ends that request, never the edge
             # Names and places only: messages of exceptions may quote a prompt.
-            log.error("http.request_failed", request=given, error=type(error).__name__, at=where(error))  # noqa: TRY400
+            log.error("http.request_failed", request=request_id, error=type(error).__name__, at=where(error))  # noqa: TRY400
             failure = ApiError(500, "the server failed on this request; its log says where")
             with contextlib.suppress(
                 RuntimeError
             ):  # a response that began is cut short, which no client takes for success
-                await send_json(send, 500, failure.body(), _named(given))
+                await send_json(send, 500, failure.body(), _named(request_id))
 
     async def _read(self, kind: Kind, scope: Scope, body: object, request_id: str) -> Asked:
         edge, text = self._edge, self._edge.text
@@ -244,7 +243,7 @@ async def _stream(exchange: Exchange, events: Events, send: Send) -> None:
         if error is not None and not started:
             raise error
         if not started:
-            started = True
+            started = exchange.blocked = True
             await send({"type": "http.response.start", "status": 200, "headers": _event_headers(exchange)})
         if error is not None:
             # Neither [DONE] nor the last HTTP chunk follows: no client can take this for success.
@@ -269,8 +268,8 @@ def _event_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _named(request_id: str | None) -> list[tuple[bytes, bytes]]:
-    return [] if request_id is None else [(b"x-request-id", request_id.encode())]
+def _named(request_id: str) -> list[tuple[bytes, bytes]]:
+    return [(b"x-request-id", request_id.encode())]
 
 
 def _served_by(exchange: Exchange) -> list[tuple[bytes, bytes]]:

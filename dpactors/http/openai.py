@@ -23,6 +23,7 @@ STOPS_MAX = 64
 STOP_CHARS_MAX = 1024
 STOP_TOKENS_MAX = 1024
 REQUEST_ID_CHARS_MAX = 128
+RANK_DIGITS_MAX = 9
 
 Prompt: TypeAlias = "str | Tokens"
 """Text to encode, or token ids as they stand."""
@@ -208,7 +209,7 @@ def _rank(fields: Fields, header: str | None) -> int | None:
     named = fields.integer("data_parallel_rank", None, 0, INT32_MAX)
     if header is None:
         return named
-    if not (header.isascii() and header.isdigit() and len(header) <= 9):
+    if not (header.isascii() and header.isdigit() and len(header) <= RANK_DIGITS_MAX):
         raise ApiError(400, "X-data-parallel-rank wants a rank number", "X-data-parallel-rank")
     if named is not None and named != int(header):
         raise field_error("data_parallel_rank", f"is {named}, but the header X-data-parallel-rank says {header}")

@@ -25,8 +25,11 @@ from dpactors.serving.jobs import Availability, Listening, ServeHttp, StreamWrit
 log = structlog.get_logger()
 
 BACKLOG = 2048
+PORT_MAX = 65535
 KEEP_ALIVE_S = 65
 """Longer than the 60 s for which common proxies keep a connection: they, not we, should be the first to close."""
+TICK_S = 1.0
+CLOSING_POLL_S = 0.005
 STOP_LIMIT_S = 1.0
 """How long streams that were told to end may take to write it."""
 
@@ -107,6 +110,7 @@ class EdgeServer(Server):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.accepts = asyncio.Event()
+        self._ending = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -118,25 +122,42 @@ class EdgeServer(Server):
         await super().startup(sockets)
         self.accepts.set()
 
+    async def main_loop(self) -> None:
+        """Wait for the end; uvicorn's own looks ten times a second."""
+        while not await self.on_tick(0):  # writes the Date header of the next second
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting and let responses end: idle connections are closed, busy ones close after their answer."""
+        for server in self.servers:
+            server.close()
+        for one in sockets or ():
+            one.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # uvicorn's own sets
+            await asyncio.sleep(CLOSING_POLL_S)
+
     async def stop(self, serving: "asyncio.Task[None]") -> None:
-        """Stop accepting, let responses end, drop what does not."""
+        """Stop accepting, let responses end, drop what does not within STOP_LIMIT_S."""
         self.should_exit = True
+        self._ending.set()
         try:
             await asyncio.wait((serving,), timeout=STOP_LIMIT_S)
         finally:
-            self.force_exit = True
             for connection in list(self.server_state.connections):
                 connection.transport.abort()  # type: ignore[union-attr]
             for task in list(self.server_state.tasks):
                 task.cancel()
-        await asyncio.gather(serving, *self.server_state.tasks, return_exceptions=True)
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 def open_socket(listen: str) -> socket.socket:
     """A listening TCP socket on ``host:port``; no host is loopback, port 0 a free one. Raises ListenError."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
-    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
         raise ListenError(f"listen {listen!r}: wants host:port, for example 127.0.0.1:8000")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

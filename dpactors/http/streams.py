@@ -21,6 +21,9 @@ UNSENT_TOKENS_MAX = 256
 """What may wait per sequence while its reader takes nothing; one token more ends the request."""
 
 
+ERROR_STATUSES = range(400, 600)
+
+
 @define(eq=False)
 class Choice:
     """One sequence of an HTTP request. Mutable: one per sequence."""
@@ -75,11 +78,12 @@ class Exchange:
         self._whole = whole
         self._ready: dict[Choice, None] = {}
         self._wake = asyncio.Event()
+        self._finished_count = 0
 
     @property
     def finished(self) -> bool:
         """Whether every choice was taken to its end."""
-        return all(choice.finish is not None for choice in self.choices)
+        return self._finished_count == len(self.choices)
 
     async def wait(self) -> None:
         """Return when there is something to take, an error, or the client has gone."""
@@ -95,7 +99,7 @@ class Exchange:
         """News of one choice arrived."""
         choice.fresh.extend(write.tokens)
         if failed(write):
-            status = write.status if 400 <= write.status < 600 else 500
+            status = write.status if write.status in ERROR_STATUSES else 500
             self.fail(ApiError(status, write.error or "the engine failed"))
             return
         if write.finish is not None:
@@ -144,6 +148,7 @@ class Exchange:
             if stop_token is not None and stop_token in choice.generate.sampling.stop_token_ids:
                 choice.stop_reason = stop_token
         choice.token_count += len(fresh)
+        self._finished_count += choice.finish is not None
         return Piece(choice, text, fresh)
 
 

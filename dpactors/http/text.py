@@ -124,7 +124,7 @@ class ModelText:
             why = str(error) if isinstance(error, TemplateError) else type(error).__name__
             raise ApiError(400, f"the chat template refuses these messages: {why}", "messages") from error
 
-    def _encode(self, text: str, add_special_tokens: bool) -> Tokens:  # noqa: FBT001
+    def _encode(self, text: str, add_special_tokens: bool) -> Tokens:
         return array("i", self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
@@ -151,7 +151,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:  # noqa: FBT001, FBT002
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """Plain JSON: jinja2's own filter escapes for HTML, which no model was trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
