@@ -154,10 +154,11 @@ class Links:
         """The link with a peer, made where it is new."""
         link = self._links.get(peer)
         if link is None:
-            assert not self._closed, "links are closed"
             machine = LinkMachine(self.process, peer, self.incarnation, self._digest, self._limits)
             link = self._links[peer] = Link(machine)
-            if self._timer is None:
+            if self._closed:
+                machine.leave()
+            elif self._timer is None:
                 self._timer = self._loop.call_later(TICK_S, self._tick)
         return link
 

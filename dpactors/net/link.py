@@ -110,11 +110,10 @@ class LinkMachine:
 
     def lost(self, reason: str, incarnation: int | None = None) -> list[LinkNotice]:
         """The peer is gone, says one who knows; word of an `incarnation` already replaced changes nothing."""
-        known = self.peer_incarnation
         if incarnation is not None:
-            self._floor = max(self._floor, incarnation + 1)
-            if known is not None and known > incarnation:
+            if incarnation < self._floor:
                 return []
+            self._floor = incarnation + 1
         if self.state in _ENDED:
             return []
         return self._part(reason, LinkState.LOST)
@@ -275,7 +274,6 @@ class LinkMachine:
                 notices = self._part(f"restarted as incarnation {hello.incarnation}", LinkState.JOINING)
             self.peer_incarnation = self._floor = hello.incarnation
             self.state = LinkState.JOINING
-            self._hello_due = True
         if hello.kind == frames.HELLO:
             self._welcome_due = True
         elif hello.addressed != self.incarnation:
