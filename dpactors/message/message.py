@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
 
@@ -10,7 +10,10 @@ from dpactors.message.errors import DuplicateTag
 
 T = TypeVar("T")
 
-Tokens: TypeAlias = "array[int]"
+if TYPE_CHECKING:
+    Tokens: TypeAlias = "array[int]"
+else:
+    Tokens = array  # Python 3.11 cannot subscript it at run time, where the codec reads annotations
 """Token ids, shape [length], typecode ``i`` (int32); travels as little-endian bytes."""
 
 _BY_TAG: dict[str, type] = {}

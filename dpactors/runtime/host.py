@@ -227,6 +227,10 @@ class ActorHost:
             self._recorder.event(address, event, trace)
         try:
             effects = handle(resident.actor, event, time.monotonic())
+            if self._observer is not None:
+                self._observer(address, event, effects)
+            for effect in effects:
+                self._perform(resident, effect, trace)
         except Exception as error:  # the actor's own fault, whatever it is: its process ends with the story
             self._log.exception("actor.failed", actor=str(address), event_type=type(event).__name__)
             story = tuple(repr(one)[:400] for one in resident.story)
@@ -234,11 +238,6 @@ class ActorHost:
             failed.__cause__ = error
             self._closed = True
             self._hooks.on_failed(failed)
-            return
-        if self._observer is not None:
-            self._observer(address, event, effects)
-        for effect in effects:
-            self._perform(resident, effect, trace)
 
     # ------------------------------------------------------------- effects out
 
