@@ -15,7 +15,7 @@ Link = tuple[str, int]
 """Kind of link and the rank (or client) at its end."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Rank:
     wave: EngineWave
     work: int = 0
@@ -33,7 +33,7 @@ class Client:
     """Requests it will still send."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class State:
     coordinator: CoordinatorWave
     ranks: tuple[Rank, ...]
@@ -51,8 +51,6 @@ class Rules:
     first_request: bool = True
     wanted: bool = True
     retry: bool = True
-    excluded: bool = False
-    """vLLM's rule: the rank that FIRST_REQ names gets no START."""
 
 
 def start(ranks: int, clients: int, requests: int, interval: int, **budget: int) -> State:
@@ -77,7 +75,7 @@ def make_moves(rules: Rules | None = None) -> Callable[[State], Iterator[tuple[s
         yield from _client_moves(state, rules)
         for link, queue in state.links:
             name = f"{link[0]} {link[1]}: {queue[0]}"
-            yield f"deliver {name}", _deliver(_popped(state, link), link, queue[0], rules)
+            yield f"deliver {name}", _deliver(_popped(state, link), link, queue[0])
             if state.losses and isinstance(queue[0], FirstRequest | StartWave | WaveWanted | WaveJoined | WaveComplete):
                 yield f"lose {name}", evolve(_popped(state, link), losses=state.losses - 1)
         yield from _rank_moves(state, rules)
@@ -138,7 +136,7 @@ def _barrier(state: State) -> Iterator[tuple[str, State]]:
         yield f"agree {total}", after
 
 
-def _deliver(state: State, link: Link, message: Any, rules: Rules) -> State:
+def _deliver(state: State, link: Link, message: Any) -> State:
     kind, end = link
     if kind == "add":
         rank = state.ranks[end]
@@ -155,8 +153,7 @@ def _deliver(state: State, link: Link, message: Any, rules: Rules) -> State:
     coordinator, start_wave = before.step(message)
     after = evolve(state, coordinator=coordinator)
     if start_wave is not None:
-        skip = message.rank if rules.excluded and isinstance(message, FirstRequest) else None
-        after = _to_ranks(after, start_wave, skip)
+        after = _to_ranks(after, start_wave)
     if (before.wave, before.running) != (coordinator.wave, coordinator.running):
         after = _publish(after)
     return after
@@ -181,10 +178,9 @@ def _publish(state: State) -> State:
     return state
 
 
-def _to_ranks(state: State, message: StartWave, skip: int | None = None) -> State:
+def _to_ranks(state: State, message: StartWave) -> State:
     for r in range(len(state.ranks)):
-        if r != skip:
-            state = _put(state, ("start", r), message)
+        state = _put(state, ("start", r), message)
     return state
 
 
