@@ -1,20 +1,35 @@
 """The other side of an edge in tests: takes what it says and answers as an engine would."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from tokenizers import Tokenizer
 
 from dpactors.http.server import HttpEdge
 from dpactors.message.message import tokens
+from dpactors.models import model_dir
 from dpactors.serving.jobs import Availability, ClientGone, Listening, ServeHttp, StreamWrite, Submitted
 from dpactors.serving.messages import FinishReason, RankLoad
+
+if TYPE_CHECKING:
+    import openai
 
 END = 2
 """tiny-moe's end token."""
 CONTEXT = 2048
 LIMIT_S = 20.0
 """A step of a test that takes longer has failed."""
+
+TOKENIZER = Tokenizer.from_file(str(model_dir("tiny-moe") / "tokenizer.json"))
+SAID = "A wave is one 波 in which all engines run together."
+ANSWER = TOKENIZER.encode(SAID).ids
+CHAT = {"messages": [{"role": "user", "content": "What is a wave?"}]}
+BODIES = [("/v1/completions", {"prompt": "What"}), ("/v1/chat/completions", CHAT)]
+"""Each endpoint with a small request."""
 
 
 def load(rank: int, waiting: int = 0, running: int = 0) -> RankLoad:
@@ -91,3 +106,26 @@ async def serving(
     await asyncio.sleep(0)  # tasks that were cancelled end in their next turn
     left = asyncio.all_tasks() - before
     assert not left, left
+
+
+def official(url: str) -> "openai.AsyncOpenAI":
+    import openai  # late: a test weighs a process that imports this file
+
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
+
+
+def plain(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=LIMIT_S)
+
+
+def events(body: str) -> list[Any]:
+    """The data lines of a stream; [DONE] stays text."""
+    lines = [line.removeprefix("data: ") for line in body.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+async def drained(client: httpx.AsyncClient) -> None:
+    """No HTTP request but this one's is left at the edge."""
+    async with asyncio.timeout(LIMIT_S):
+        while (await client.get("/load")).json() != {"server_load": 0}:
+            pass
