@@ -37,7 +37,7 @@ def load(rank: int, waiting: int = 0, running: int = 0) -> RankLoad:
     return RankLoad(rank, 1, 0, 0, waiting, running, 0.25, ())
 
 
-READY = Availability((0, 1), 2, CONTEXT, (load(0), load(1)))
+READY = Availability((0, 1), (0, 1), CONTEXT, (load(0), load(1)))
 
 
 class EnginePeer:

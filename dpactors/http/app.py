@@ -66,7 +66,7 @@ class Probes:
     async def ready(self, request: Request) -> Response:
         """GET /ready: every rank can take requests."""
         edge = self._edge
-        told = {"ready": list(edge.now.ready), "total": edge.now.total, "waits_for": edge.missing_ranks()}
+        told = {"ready": list(edge.now.ready), "total": len(edge.now.all), "waits_for": edge.missing_ranks()}
         return _json(told, 200 if edge.is_ready() else 503)
 
     async def metrics(self, request: Request) -> Response:

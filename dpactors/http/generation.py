@@ -116,11 +116,10 @@ class Generation:
             raise ApiError(404, message, "model")
         if options.rank is None:
             return
-        known = edge.known_ranks()
-        # A client of some ranks (hybrid, external) knows global numbers: below `total` proves nothing.
-        if 0 < edge.now.total <= len(known) and options.rank not in known:
+        ranks = edge.now.all
+        if ranks and options.rank not in ranks:
             raise ApiError(
-                400, f"rank {options.rank} does not exist here; ranks: {sorted(known)}", "data_parallel_rank"
+                400, f"rank {options.rank} does not exist here; ranks: {sorted(ranks)}", "data_parallel_rank"
             )
 
     async def _encode(self, prompt: Prompt, options: Options) -> Tokens:

@@ -113,7 +113,7 @@ class Metrics(Collector):
         self._model = model_name
         self._context = context or 131_072
         self._tallies: dict[int, RankTally] = {}
-        self._now = Availability((), 0, 0)
+        self._now = Availability((), (), 0)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 

@@ -53,7 +53,7 @@ class HttpEdge:
         self._sockets = None if sockets is None else list(sockets)
         self._version = version or own_version()
         self._edge: Edge | None = None
-        self._now = Availability((), 0, 0)
+        self._now = Availability((), (), 0)
 
     async def perform(self, job: ServeHttp, say: Say) -> None:
         """Serve until cancelled; then no connection, stream or task is left.

@@ -31,14 +31,10 @@ class Edge:
         """Longest prompt + output, in tokens; 0 where nobody has said yet."""
         return self.now.max_model_len or self.text.context
 
-    def known_ranks(self) -> set[int]:
-        """Ranks that this edge has heard of."""
-        return {*self.now.ready, *[load.rank for load in self.now.loads]}
-
     def missing_ranks(self) -> list[int]:
-        """Ranks that were heard of and are not ready."""
-        return sorted(self.known_ranks() - set(self.now.ready))
+        """Ranks that are wired to this front end and not ready."""
+        return sorted(set(self.now.all) - set(self.now.ready))
 
     def is_ready(self) -> bool:
         """Whether every rank can take requests."""
-        return not self.stopping and 0 < self.now.total <= len(self.now.ready)
+        return not self.stopping and bool(self.now.all) and not self.missing_ranks()

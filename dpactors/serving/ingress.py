@@ -90,7 +90,7 @@ class Ingress(Actor):
 
     def _availability(self) -> Availability:
         ranks = self.ranks
-        return Availability(ranks.ready, len(ranks.all), ranks.max_model_len, ranks.loads, ranks.wave, ranks.running)
+        return Availability(ranks.ready, ranks.all, ranks.max_model_len, ranks.loads, ranks.wave, ranks.running)
 
     def _phase(self) -> Effects:
         """Ready needs an open port and every rank; later losses show in /ready, not in the start table."""

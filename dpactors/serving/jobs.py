@@ -185,7 +185,8 @@ class Availability:
     """Feeds /ready and the per-rank gauges of /metrics."""
 
     ready: tuple[int, ...]
-    total: int
+    all: tuple[int, ...]
+    """Every rank that requests of this edge can reach."""
     max_model_len: int
     loads: tuple[RankLoad, ...] = field(default=())
     wave: int = 0

@@ -120,12 +120,12 @@ async def test_a_pinned_rank_reaches_the_client_actor() -> None:
     async with serving(ANSWER) as (peer, url), plain(url) as client:
         headers = {"X-data-parallel-rank": "1"}
         assert (await client.post("/v1/completions", json={"prompt": "a"}, headers=headers)).status_code == 200
-        peer.edge.feed(Availability((2, 3), 2, CONTEXT))
+        peer.edge.feed(Availability((2, 3), (2, 3), CONTEXT))
         body = {"prompt": "a", "data_parallel_rank": 3}
         assert (await client.post("/v1/completions", json=body)).status_code == 200
         assert (await client.post("/v1/completions", json={**body, "data_parallel_rank": 1})).status_code == 400
         # One rank is not known yet: the client actor knows better.
-        peer.edge.feed(Availability((2,), 2, CONTEXT))
+        peer.edge.feed(Availability((2,), (2, 3), CONTEXT))
         assert (await client.post("/v1/completions", json=body)).status_code == 200
 
     assert [submitted.generate.rank for submitted in peer.all_submitted] == [1, 3, 3]
@@ -135,10 +135,10 @@ async def test_a_pinned_rank_reaches_the_client_actor() -> None:
 async def test_ready_says_what_it_waits_for_and_health_does_not_care() -> None:
     async with serving() as (peer, url), plain(url) as client:
         assert (await client.get("/ready")).json() == {"ready": [0, 1], "total": 2, "waits_for": []}
-        peer.edge.feed(Availability((1,), 2, CONTEXT, (load(0), load(1))))
+        peer.edge.feed(Availability((1,), (0, 1), CONTEXT, (load(0), load(1))))
         response = await client.get("/ready")
         assert (response.status_code, response.json()["waits_for"]) == (503, [0])
-        peer.edge.feed(Availability((), 0, 0))
+        peer.edge.feed(Availability((), (), 0))
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models")).json()["data"][0]["max_model_len"] == CONTEXT
@@ -155,7 +155,7 @@ async def test_metrics_have_vllms_names_and_add_up() -> None:
             await client.post("/v1/completions", json={"prompt": [5, 6]})
         leaver = asyncio.ensure_future(client.post("/v1/completions", json={"prompt": [5], "stream": True}))
         loads = (load(0, waiting=4), load(1, running=2))
-        peer.edge.feed(Availability((0, 1), 2, CONTEXT, loads, wave=6, running=True))
+        peer.edge.feed(Availability((0, 1), (0, 1), CONTEXT, loads, wave=6, running=True))
         assert (await leaver).status_code == 200
         found = series((await client.get("/metrics")).text)
 

@@ -90,7 +90,7 @@ async def post(path: str, content: bytes) -> httpx.Response:
     clock = asyncio.get_running_loop().time
     metrics = Metrics("tiny-moe", 2048)
     streams = Streams(say, metrics, clock)
-    now = Availability((0,), 1, 2048)
+    now = Availability((0,), (0,), 2048)
     edge = Edge(ServeHttp("tiny-moe", "tiny-moe", ""), "0", model_text(), streams, metrics, clock, 0, now)
     app: Callable[..., Awaitable[None]] = build_app(edge)
     transport = httpx.ASGITransport(app)
