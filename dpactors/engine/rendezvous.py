@@ -109,7 +109,7 @@ class CarriedStore(Store):
         """The value of `key`, once some rank has set it."""
         return self._wait([key])[0]
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002  # pyright: ignore[reportIncompatibleMethodOverride]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return once all `keys` are set; the meeting's own deadline counts, not `timeout`."""
         self._wait(keys)
 
