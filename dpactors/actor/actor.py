@@ -106,7 +106,7 @@ class Actor:
         """Assert this actor's invariants; run after every event in tests and simulation."""
 
 
-def handle(actor: Actor, event: Event, now_s: float) -> list[Effect]:  # noqa: C901, PLR0911 - one arm an event
+def handle(actor: Actor, event: Event, now_s: float) -> list[Effect]:
     """Give one event to an actor and collect its effects, generators drained at once."""
     match event:
         case Received(inlet, sender, message):

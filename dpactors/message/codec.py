@@ -51,9 +51,9 @@ def decode(data: bytes) -> Any:
     return from_wire(loads(data))
 
 
-def to_wire(message: object) -> list[Any]:
+def to_wire(message: Any) -> list[Any]:
     """The positional array of a message, ready to be embedded in a frame."""
-    cls = type(message)
+    cls = cast("type[Any]", type(message))
     if not is_message(cls):
         raise MessageError(f"{cls.__qualname__} is no message: decorate it with @message(tag)")
     return [tag_of(cls), *_plan(cls).write(message)]

@@ -39,8 +39,8 @@ from dpactors.actor.effects import (
     Undelivered,
 )
 from dpactors.actor.errors import ActorFailed
-from dpactors.runtime.jobs import Jobs, Performers
 from dpactors.runtime.flow import FlowRecorder, about
+from dpactors.runtime.jobs import Jobs, Performers
 from dpactors.topology.plan import Plan, ProcessPlan, Route
 
 STORY_EVENTS = 20
@@ -54,7 +54,7 @@ Observer = Callable[[Address, Event, list[Effect]], None]
 class Sender(Protocol):
     """What the host needs of the links."""
 
-    def send(self, peer: str, route: int, trace: str, message: Any, latest: bool = False) -> None:  # noqa: FBT001, FBT002
+    def send(self, peer: str, route: int, trace: str, message: Any, latest: bool = False) -> None:
         """Hand a message to the link with `peer`."""
         ...
 
@@ -231,7 +231,7 @@ class ActorHost:
                 self._observer(address, event, effects)
             for effect in effects:
                 self._perform(resident, effect, trace)
-        except Exception as error:  # the actor's own fault, whatever it is: its process ends with the story
+        except Exception as error:  # noqa: BLE001 - the actor's own fault, whatever it is: its process ends with the story
             self._log.exception("actor.failed", actor=str(address), event_type=type(event).__name__)
             story = tuple(repr(one)[:400] for one in resident.story)
             failed = ActorFailed(str(address), f"{type(event).__name__}: {error}", story)
@@ -241,7 +241,7 @@ class ActorHost:
 
     # ------------------------------------------------------------- effects out
 
-    def _perform(self, resident: _Resident, effect: Effect, trace: str) -> None:  # noqa: C901 - one arm an effect
+    def _perform(self, resident: _Resident, effect: Effect, trace: str) -> None:
         address = resident.actor.address
         match effect:
             case Send():

@@ -5,7 +5,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from attrs import define
 
@@ -39,7 +39,7 @@ class Jobs:
     def run(self, address: Address, key: str, job: Any, trace: str) -> None:
         """Start a job; its events go to `address` under `key`."""
         assert (address, key) not in self._running, f"{address} runs job {key} already"
-        performer = self._performers.get(type(job))
+        performer: Any = self._performers.get(cast("type[Any]", type(job)))
         if performer is None:
             self._post(address, JobFailed(key, "LookupError", f"nobody here performs {type(job).__name__}"), trace)
             return
@@ -59,7 +59,7 @@ class Jobs:
         self._running[address, key] = _Running(performer, None)
         thread = self._threads.get(id(performer))
         if thread is None:
-            thread = self._threads[id(performer)] = _StepThread(performer, f"{address} steps")
+            thread = self._threads[id(performer)] = _StepThread(f"{address} steps")
         thread.put(lambda: _in_thread(performer, key, job, say), lambda event: loop.call_soon_threadsafe(end, event))
 
     def feed(self, address: Address, key: str, item: Any) -> None:
@@ -96,7 +96,7 @@ class Jobs:
 class _StepThread:
     """One daemon thread that performs blocking jobs in order."""
 
-    def __init__(self, performer: ThreadPerformer, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[tuple[Callable[[], Event], Callable[[Event], Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()

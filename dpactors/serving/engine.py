@@ -10,8 +10,8 @@ from dpactors.actor.address import Address, Setup
 from dpactors.actor.effects import CancelJob, FeedJob, Phase, RunJob, SetTimer, note
 from dpactors.actor.port import inlet, outlet
 from dpactors.serving.jobs import (
-    AgreeIdle,
     Agreed,
+    AgreeIdle,
     JoinExchange,
     KeyKnown,
     KeySet,

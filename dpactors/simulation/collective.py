@@ -10,8 +10,8 @@ from attrs import define, field, frozen
 from dpactors.actor.address import Address
 from dpactors.actor.effects import Event, JobDone, JobFailed, JobSaid
 from dpactors.serving.jobs import (
-    AgreeIdle,
     Agreed,
+    AgreeIdle,
     JoinExchange,
     KeySet,
     LoadModel,

@@ -3,7 +3,7 @@
 import asyncio
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from dpactors.actor.actor import Actor
 from dpactors.actor.address import Address
@@ -93,7 +93,7 @@ class House:
             self._links[name] = links
             self._hosts[name] = ActorHost(plan, process, links, performers, hooks, observer=observer)
 
-    async def __aenter__(self) -> "House":
+    async def __aenter__(self) -> Self:
         for link in self.plan.links:
             join(self._links[link.binder], self._links[link.connector])
         for host in self._hosts.values():
@@ -115,7 +115,7 @@ class House:
         """Wait for a state, looking after each turn of the loop; a deadline makes it fail, nothing makes it guess."""
 
         async def look() -> None:
-            while not true():
+            while not true():  # noqa: ASYNC110 - the state belongs to actors, which know no event to wait for
                 await asyncio.sleep(0.005)
 
         await asyncio.wait_for(look(), LIMIT_S)

@@ -109,9 +109,10 @@ def _quiet(state: State, *kinds: str) -> bool:
 
 def _rank_moves(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
     for r, rank in enumerate(state.ranks):
-        if rules.wanted and rank.at == "idle" and rank.work and (wanted := rank.wave.wants()) is not None:
-            if ("news", r) not in dict(state.links):
-                yield f"rank {r} wants a wave", _put(state, ("news", r), wanted)
+        if not rules.wanted or rank.at != "idle" or not rank.work or ("news", r) in dict(state.links):
+            continue
+        if (wanted := rank.wave.wants()) is not None:
+            yield f"rank {r} wants a wave", _put(state, ("news", r), wanted)
 
 
 def _barrier(state: State) -> Iterator[tuple[str, State]]:

@@ -1,5 +1,6 @@
 """Messages cross the wire whole or not at all."""
 
+import contextlib
 from array import array
 from typing import Literal
 
@@ -61,10 +62,8 @@ def test_a_damaged_field_is_refused_and_named(sent: object, data: st.DataObject)
 
 @given(st.binary(max_size=200))
 def test_no_bytes_do_more_than_raise_a_message_error(data: bytes) -> None:
-    try:
+    with contextlib.suppress(MessageError):
         decode(data)
-    except MessageError:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_wrong_arity_type_or_range_is_malformed(item: object) -> None:
 
 
 def test_an_unknown_tag_says_so() -> None:
-    with pytest.raises(UnknownTag, match="nobody.knows/1"):
+    with pytest.raises(UnknownTag, match=r"nobody\.knows/1"):
         decode(cbor2.dumps(["nobody.knows/1", 1]))
 
 
@@ -157,7 +156,7 @@ def test_one_tag_is_one_class() -> None:
     class Once:
         x: int
 
-    with pytest.raises(DuplicateTag, match="test.once/1"):
+    with pytest.raises(DuplicateTag, match=r"test\.once/1"):
 
         @message("test.once/1")
         class Twice:

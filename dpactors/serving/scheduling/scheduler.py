@@ -166,7 +166,7 @@ class Scheduler:
     def _clamped(self, generate: Generate) -> int:
         return min(generate.max_tokens, self._max_model_len - len(generate.prompt))
 
-    def _problem(self, generate: Generate) -> str | None:  # noqa: PLR0911 - one return a rule
+    def _problem(self, generate: Generate) -> str | None:
         prompt = generate.prompt
         if not prompt:
             return "the prompt is empty; it needs at least one token"
