@@ -113,7 +113,7 @@ class Coordinator(Actor):
 
     def on_peer_lost(self, peer: Address, reason: str, now_s: float) -> Effects:
         if self.setup.group is not None and peer in self.setup.group.members:
-            self.group = self.group.on_lost(peer.index)
+            self.group = self.group.on_lost(self.setup.group.members.index(peer))
         if peer in self.setup.sources.get("loads", ()):
             self.rank_loads.pop(peer.index, None)
             self._changed = True

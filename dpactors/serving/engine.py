@@ -68,6 +68,8 @@ class Engine(Actor):
         self.rank = setup.address.index
         self.size = len(setup.group.members) if setup.group else 1
         self.grouped = setup.group is not None
+        self.place = setup.group.members.index(setup.address) if setup.group else 0
+        """Its place in the group, from 0; the global rank where the group is all engines."""
         self.wave = EngineWave(self.rank, self.settings.sync_interval)
         self.scheduler: Scheduler | None = None
         self.model: ModelLoaded | None = None
@@ -105,7 +107,7 @@ class Engine(Actor):
                 s.kv_blocks,
                 s.block_size,
                 s.max_model_len,
-                self.rank % self.size,
+                self.place,
                 self.size,
             ),
         )
@@ -271,7 +273,9 @@ class Engine(Actor):
 
     def _loaded(self, model: ModelLoaded, now_s: float) -> Effects:
         self.model = model
-        self.scheduler = Scheduler(self.settings, model.end_tokens, model.max_model_len, model.kv_blocks)
+        self.scheduler = Scheduler(
+            self.settings, model.end_tokens, model.max_model_len, model.kv_blocks, model.vocab_size
+        )
         if self.grouped:
             yield from self._ask_to_join()
         else:
@@ -288,7 +292,7 @@ class Engine(Actor):
         self.wave = self.wave.reset(form.wave)
         self.job = JOIN
         yield Phase("starting", f"meeting {form.size} ranks", "the other ranks")
-        yield RunJob(JOIN, JoinExchange(form.epoch, self.rank, form.size, self.setup.host_address))
+        yield RunJob(JOIN, JoinExchange(form.epoch, self.place, form.size, self.setup.host_address))
         for key in self.keys:
             yield FeedJob(JOIN, key)
         self.keys = []
@@ -310,7 +314,7 @@ class Engine(Actor):
 
     def _join(self) -> GroupJoin:
         epoch = 0 if self.job == JOIN else self.epoch
-        return GroupJoin(self.rank, epoch, self.seen, self.wave.wave, self.wave.running)
+        return GroupJoin(self.place, epoch, self.seen, self.wave.wave, self.wave.running)
 
     def _engine_ready(self) -> EngineReady:
         assert self.model is not None

@@ -223,6 +223,7 @@ class GroupJoin:
     """A rank wants to be in the group, or tells a new coordinator that it is; repeated until answered."""
 
     rank: int
+    """Its place in the group, from 0."""
     epoch: int
     """The epoch it is in and can go on with; 0 where it is in none."""
     seen: int
