@@ -9,7 +9,7 @@ from attrs import frozen
 
 @frozen
 class Problem:
-    """One thing to mend; printed as ``FILE: PLACE: what is wrong. Mend.``"""
+    """One thing to mend, printed as FILE, PLACE, what is wrong, and the mend."""
 
     file: str
     line: int | None

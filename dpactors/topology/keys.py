@@ -62,7 +62,7 @@ RENDEZVOUS: dict[str, Key] = {
 }
 
 
-def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:  # noqa: C901, PLR0911 - one arm a table
+def known_keys(tree: dict[str, Any], path: Path) -> tuple[str, ...] | None:
     """The keys that may stand in the table or array at `path`; None where any may, empty where it is a value."""
     match path:
         case ():

@@ -37,9 +37,11 @@ def dotted(path: Path) -> str:
 
 @frozen
 class Spot:
-    """Where one key is written: its line from 1, and where its last part begins and ends in the text."""
+    """Where a key is written again: its line from 1, and where its last part begins and ends in the text."""
 
     path: Path
+    name: str
+    """A name that no other key has; all within this key is found below it."""
     line: int
     start: int
     end: int
@@ -53,7 +55,7 @@ class Spots:
     again: list[Spot]
 
 
-class _Lost(Exception):  # noqa: N818 - not an error of ours: the text is no TOML from here on
+class _Lost(Exception):
     """The text is not TOML from here on."""
 
 
@@ -81,7 +83,7 @@ class _Scanner:
         self.spots = Spots({}, [])
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._counts: dict[Path, int] = {}
-        self._noted: set[Path] = set()
+        self._known: set[Path] = set()
 
     def scan(self) -> None:
         """Walk the whole text."""
@@ -103,8 +105,7 @@ class _Scanner:
             path = self._inside((*path, part.text))
         path = (*path, parts[-1].text)
         if not array:
-            self._note(path, parts[-1])
-            return path
+            return self._noted(path, parts[-1])
         index = self._counts.get(path, 0)
         self._counts[path] = index + 1
         self.spots.lines.setdefault(path, self._line(parts[-1].start))
@@ -117,8 +118,7 @@ class _Scanner:
     def _pair(self, table: Path) -> None:
         parts = self._keys()
         self._want("=")
-        path = (*table, *(part.text for part in parts))
-        self._note(path, parts[-1])
+        path = self._noted((*table, *(part.text for part in parts)), parts[-1])
         for depth in range(len(table) + 1, len(path)):
             self.spots.lines.setdefault(path[:depth], self._line(parts[0].start))
         self._value(path)
@@ -159,13 +159,16 @@ class _Scanner:
             if not self._take("."):
                 return parts
 
-    def _note(self, path: Path, part: _Part) -> None:
+    def _noted(self, path: Path, part: _Part) -> Path:
+        """Note where a key is written; a second time it goes by another name."""
         line = self._line(part.start)
-        if path in self._noted:
-            self.spots.again.append(Spot(path, line, part.start, part.end))
-            return
-        self._noted.add(path)
+        if path in self._known:
+            again = Spot(path, f"__again{len(self.spots.again)}__", line, part.start, part.end)
+            self.spots.again.append(again)
+            path = (*path[:-1], again.name)
+        self._known.add(path)
         self.spots.lines[path] = line
+        return path
 
     def _line(self, offset: int) -> int:
         return bisect_right(self._starts, offset)

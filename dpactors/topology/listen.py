@@ -20,7 +20,7 @@ def split_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > PORT_MAX:
         raise ValueError(f"{text} is no address and port: the form is HOST:PORT or :PORT, ports up to {PORT_MAX}")
     host = match[1] or match[2] or ""
-    if host and not is_address(host):
+    if host and not (is_address(host) and (":" in host) == bool(match[1])):
         raise ValueError(f"{host} is neither an IP address nor a host name")
     return host, int(match[3])
 

@@ -128,21 +128,21 @@ def _parse_without_repeats(text: str, file: str, error: Exception) -> tuple[Sour
     """A key written twice hides all other problems behind a syntax error: set it aside and read on."""
     again = find_spots(text).again
     renamed = text
-    for number, spot in reversed(list(enumerate(again))):
-        renamed = f"{renamed[: spot.start]}__again{number}__{renamed[spot.end :]}"
+    for spot in reversed(again):
+        renamed = renamed[: spot.start] + spot.name + renamed[spot.end :]
     try:
         tree = tomllib.loads(renamed if again else text)
     except (ValueError, RecursionError) as other:
         raise TopologyError([_syntax(file, other if again else error)]) from other
     source = Source(file, tree, find_spots(renamed).lines, {}, {})
     problems: list[Problem] = []
-    for number, spot in enumerate(again):
-        _drop(tree, (*spot.path[:-1], f"__again{number}__"))
-        first = source.lines.get(spot.path)
-        place = f"line {spot.line}, {dotted(spot.path)}"
-        wrong = f"stands here a second time, first in line {first}; its instances would get duplicate ranks"
-        if spot.path[0] not in {"roles", "hosts"}:
-            wrong = f"stands here a second time, first in line {first}"
+    for spot in reversed(again):  # the inner ones come after the outer ones
+        _drop(tree, (*spot.path[:-1], spot.name))
+        names = {other.name: other.path[-1] for other in again}
+        place = f"line {spot.line}, {dotted(tuple(names.get(str(part), part) for part in spot.path))}"
+        wrong = f"stands here a second time, first in line {source.lines.get(spot.path)}"
+        if spot.path[0] == "roles" and (len(spot.path) == 2 or "place" in spot.path):  # noqa: PLR2004 - roles.NAME
+            wrong += "; its instances would get duplicate ranks"
         problems.append(Problem(file, spot.line, place, wrong, "Keep one of the two"))
     return source, problems
 
@@ -193,7 +193,7 @@ class _Resolver:
         table: Any = self.source.tree
         for part, after in itertools.pairwise(path):
             table = table[part] if isinstance(part, int) else table.setdefault(part, {})
-            if not isinstance(table, list if isinstance(after, int) else dict):
+            if not _holds(table, after):
                 self._refuse(name, "leads through a value that is no table", "Mend the table in the file first")
                 return
         table[path[-1]] = toml_value(value.strip())
@@ -248,6 +248,11 @@ class _Resolver:
 
     def _refuse(self, override: str, wrong: str, mend: str) -> None:
         self.problems.append(Problem(self.source.file, None, f"{_SET} {override}", wrong, mend))
+
+
+def _holds(value: object, part: str | int) -> bool:
+    """Whether `value` is a list for an index, a table for a key."""
+    return isinstance(value, list if isinstance(part, int) else dict)
 
 
 def _override_path(text: str) -> Path:

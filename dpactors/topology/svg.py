@@ -10,7 +10,20 @@ _LETTER = 7.2
 _BOX_H, _GAP, _PAD, _TITLE, _ROW_GAP, _LEGEND = 28.0, 14.0, 8.0, 18.0, 64.0, 18.0
 _ACROSS_MAX = 8
 """Processes side by side before a row goes on below."""
-_COLOURS = ("#1f5fa8", "#b3561c", "#2e7d4f", "#8a3a8f", "#a8323c", "#4d6b1f", "#0d7c86", "#7a5c00", "#5b4bb5", "#666")
+_COLOURS = (
+    "#1f5fa8",
+    "#b3561c",
+    "#2e7d4f",
+    "#8a3a8f",
+    "#a8323c",
+    "#4d6b1f",
+    "#0d7c86",
+    "#7a5c00",
+    "#5b4bb5",
+    "#666",
+    "#c2417c",
+    "#38761d",
+)
 
 
 @frozen

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
 
 
-class Misfit(ValueError):  # noqa: N818 - reads as the noun it is
+class Misfit(ValueError):
     """A value of the wrong type; the text says what is wanted."""
 
 
@@ -29,7 +29,7 @@ def wanted_text(wanted: Any) -> str:
     """A type in words for operators: ``a whole number``."""
     inner = _items(wanted)
     if inner is not None:
-        return f"a list of {_WORDS.get(inner, 'values')}".replace("a list of a ", "a list, each ")
+        return f"a list of {_WORDS.get(inner, 'values').removeprefix('a ')}{'s' if inner in (int, float) else ''}"
     return _WORDS.get(_without_none(wanted), "a table" if wanted is dict else "a list" if wanted is list else "a value")
 
 
