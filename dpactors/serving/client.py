@@ -1,17 +1,17 @@
 """The DPLB client: owns a request from dispatch to its terminal message and chooses its rank.
 
 vLLM calls it DPLBAsyncMPClient. It keeps request -> rank and the exact number in flight, so that a stale snapshot
-can never erase an assignment, and it takes each output position once.
+can never erase an assignment, and it takes each output position once. When a rank is lost it hands prompt and tokens
+so far to another: no token is lost or repeated. vLLM ends all requests of all ranks there.
 """
 
-from array import array
-
-from attrs import define
+from attrs import define, field
 
 from dpactors.actor.actor import Actor, Effects
 from dpactors.actor.address import Address, Setup
 from dpactors.actor.effects import Effect, SetTimer, Undelivered, note
 from dpactors.actor.port import inlet, outlet
+from dpactors.message.message import Tokens, tokens
 from dpactors.serving.messages import (
     Abort,
     Dispatch,
@@ -34,11 +34,15 @@ TELL_RANKS_S = 0.25
 
 @define
 class InFlight:
-    """A request between dispatch and its terminal output. Mutable: one per request."""
+    """A request between intake and its terminal output. Mutable: one per request."""
 
-    rank: int
-    next_position: int = 0
-    """Output tokens already handed on; anything else is a repeat or a gap."""
+    generate: Generate
+    rank: int | None
+    """None while it waits for a rank to be ready, after its own was lost."""
+    attempts: int = 0
+    accepted: Tokens = field(factory=tokens)
+    """Output tokens handed on; the next one taken is at position len(accepted), all else is a repeat or a gap."""
+    held_until_s: float = 0.0
 
 
 class Client(Actor):
@@ -75,6 +79,8 @@ class Client(Actor):
 
     def on_timer(self, timer: str, now_s: float) -> Effects:
         yield SetTimer("ranks", TELL_RANKS_S)
+        for flight in [f for f in self.in_flight.values() if f.rank is None and now_s >= f.held_until_s]:
+            yield self._fail(flight, f"no rank became ready within {self.settings.hold_s:g} s")
         if self._ranks_changed:
             yield self._ranks()
 
@@ -88,13 +94,17 @@ class Client(Actor):
         elif message.rank is not None and message.rank not in self.ready:
             yield self._refuse(message.request_id, f"rank {message.rank} is not ready; ready: {sorted(self.ready)}")
         else:
-            yield from self._dispatch(message)
+            flight = self.in_flight[message.request_id] = InFlight(message, None)
+            yield from self._dispatch(flight)
 
     def on_outputs(self, message: StepOutputs | EngineReady, sender: Address, now_s: float) -> Effects:
         if isinstance(message, EngineReady):
             self.ready[message.rank] = message
             self.load.add(message.rank)
             yield note("rank.ready", rank=message.rank, kv_blocks=message.kv_blocks)
+            for flight in list(self.in_flight.values()):
+                if flight.rank is None and self._can_place(flight.generate):
+                    yield from self._dispatch(flight)
             yield self._ranks()
             return
         self._ranks_changed |= self.load.learn(message.load)
@@ -113,18 +123,13 @@ class Client(Actor):
         yield from ()
 
     def on_peer_lost(self, peer: Address, reason: str, now_s: float) -> Effects:
-        if self.engines.get(peer.index) != peer:
-            return  # the coordinator: serving goes on with what this client knows itself
-        self.ready.pop(peer.index, None)
-        self.load.remove(peer.index)
-        yield note("rank.lost", "warning", rank=peer.index, reason=reason)
-        for request_id in [r for r, flight in self.in_flight.items() if flight.rank == peer.index]:
-            yield self._fail(request_id, f"rank {peer.index} was lost ({reason})")
-        yield self._ranks()
+        if self.engines.get(peer.index) == peer:
+            yield from self._lose(peer.index, reason, now_s)
+        # else the coordinator: serving goes on with what this client knows itself
 
     def on_undelivered(self, lost: Undelivered, now_s: float) -> Effects:
-        if isinstance(lost.message, Dispatch) and lost.message.generate.request_id in self.in_flight:
-            yield self._fail(lost.message.generate.request_id, f"{lost.peer} was lost before it took the request")
+        if isinstance(lost.message, Dispatch) and lost.peer.index in self.ready:
+            yield from self._lose(lost.peer.index, "it took no message", now_s)
 
     def status(self) -> dict[str, object]:
         return {"running": len(self.in_flight), "ranks_ready": len(self.ready), "wave": self.wave}
@@ -133,16 +138,44 @@ class Client(Actor):
         for rank, view in self.load.ranks.items():
             assert view.in_flight == sum(f.rank == rank for f in self.in_flight.values()), f"in_flight of {rank}"
 
-    def _dispatch(self, generate: Generate) -> Effects:
+    def _lose(self, rank: int, reason: str, now_s: float) -> Effects:
+        """A rank is gone: what it was serving goes on elsewhere, as prompt + tokens so far."""
+        self.ready.pop(rank, None)
+        self.load.remove(rank)
+        orphans = [flight for flight in self.in_flight.values() if flight.rank == rank]
+        yield note("rank.lost", "warning", rank=rank, reason=reason, requests=len(orphans))
+        for flight in orphans:
+            flight.rank = None
+            flight.held_until_s = now_s + self.settings.hold_s
+            if flight.attempts >= self.settings.attempts_max:
+                yield self._fail(flight, f"rank {rank} was lost ({reason}), the last of {flight.attempts} attempts")
+            elif self._can_place(flight.generate):
+                yield from self._dispatch(flight)
+        yield self._ranks()
+
+    def _can_place(self, generate: Generate) -> bool:
+        return bool(self.ready) if generate.rank is None else generate.rank in self.ready
+
+    def _dispatch(self, flight: InFlight) -> Effects:
+        generate = flight.generate
         if generate.rank is None:
             choice = self.choose(self.load)
             rank, score = choice.rank, choice.score
             self.load.start += choice.rotate
         else:
             rank, score = generate.rank, -1.0
-        self.in_flight[generate.request_id] = InFlight(rank)
-        dispatch = Dispatch(generate, self.wave, self.load.book(rank))
-        yield note("request.dispatch", "debug", request=generate.request_id, rank=rank, score=score, wave=self.wave)
+        flight.rank = rank
+        flight.attempts += 1
+        dispatch = Dispatch(generate, self.wave, self.load.book(rank), flight.accepted[:])
+        yield note(
+            "request.dispatch",
+            "debug" if flight.attempts == 1 else "info",
+            request=generate.request_id,
+            rank=rank,
+            score=score,
+            wave=self.wave,
+            attempt=flight.attempts,
+        )
         yield self.requests.to(self.engines[rank], dispatch)
         # The belief that the group runs comes from the coordinator alone; a doubtful FIRST_REQ costs one small message.
         if not self.running:
@@ -153,39 +186,40 @@ class Client(Actor):
         flight = self.in_flight.get(output.request_id)
         if flight is None or flight.rank != rank:
             return  # aborted meanwhile, or moved
-        if output.tokens and output.position != flight.next_position:
+        if output.tokens and output.position != len(flight.accepted):
             yield note("output.repeated", "warning", request=output.request_id, position=output.position)
             return
-        flight.next_position += len(output.tokens)
+        flight.accepted.extend(output.tokens)
         if output.finish is not None:
             self._release(output.request_id)
-        yield self.replies.each(Reply(rank, 1, output))
+        yield self.replies.each(Reply(rank, flight.attempts, output))
 
     def _abort(self, abort: Abort) -> Effects:
         by_rank: dict[int, list[str]] = {}
         for request_id in abort.request_ids:
-            if request_id in self.in_flight:
-                by_rank.setdefault(self.in_flight[request_id].rank, []).append(request_id)
+            flight = self.in_flight.get(request_id)
+            if flight is not None:
+                if flight.rank is not None:
+                    by_rank.setdefault(flight.rank, []).append(request_id)
                 self._release(request_id)
         for rank, ids in by_rank.items():
-            if rank in self.ready:
-                yield self.requests.to(self.engines[rank], Abort(tuple(ids)))
+            yield self.requests.to(self.engines[rank], Abort(tuple(ids)))
 
     def _release(self, request_id: str) -> None:
-        self.load.release(self.in_flight.pop(request_id).rank)
+        flight = self.in_flight.pop(request_id)
+        if flight.rank is not None:
+            self.load.release(flight.rank)
 
-    def _fail(self, request_id: str, error: str) -> Effect:
-        rank = self.in_flight[request_id].rank
-        position = self.in_flight[request_id].next_position
-        self._release(request_id)
-        return self._error(request_id, rank, position, error)
+    def _fail(self, flight: InFlight, error: str) -> Effect:
+        self._release(flight.generate.request_id)
+        return self._error(flight.generate.request_id, len(flight.accepted), flight.attempts, error, 503)
 
     def _refuse(self, request_id: str, error: str, status: int = 503) -> Effect:
-        return self._error(request_id, None, 0, error, status)
+        return self._error(request_id, 0, 1, error, status)
 
-    def _error(self, request_id: str, rank: int | None, position: int, error: str, status: int = 503) -> Effect:
-        output = RequestOutput(request_id, position, array("i"), "error", None, error, status, 0)
-        return self.replies.each(Reply(rank, 1, output))
+    def _error(self, request_id: str, position: int, attempts: int, error: str, status: int) -> Effect:
+        output = RequestOutput(request_id, position, tokens(), "error", None, error, status, 0)
+        return self.replies.each(Reply(None, attempts, output))
 
     def _ranks(self) -> Effect:
         self._ranks_changed = False

@@ -147,7 +147,7 @@ class Engine(Actor):
             self.scheduler.abort(message.request_ids)  # the client has let go of them: no output goes back
         else:
             self.accepted[sender.index] = max(message.sequence, self.accepted.get(sender.index, 0))
-            refused = self.scheduler.add(message.generate, sender)
+            refused = self.scheduler.add(message.generate, sender, message.resume)
             if refused is not None:
                 yield self.outputs.to(sender, StepOutputs(self._load(), (refused,)))
         yield from self._report_load()

@@ -30,6 +30,8 @@ class ClientSettings:
     """The data-parallel load balancer."""
 
     policy: str = setting("vllm", "how a rank is chosen", check=validators.in_(("vllm", "vllm_classic")))
+    attempts_max: int = setting(4, "ranks that may begin one request before it fails", "ranks", _at_least_1)
+    hold_s: float = setting(60.0, "how long a request whose rank was lost waits for one that is ready", "s", _positive)
 
 
 @frozen

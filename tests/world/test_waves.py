@@ -155,23 +155,61 @@ def test_random_arrivals_and_aborts_leave_nothing_behind(seed: int) -> None:
 
 @pytest.mark.parametrize("name", GROUPED)
 def test_a_restarted_rank_meets_the_others_in_a_new_epoch(name: str) -> None:
-    town = Town(name).warm()
-    victim = town.engines[-1]
+    """Its own request waits or moves, and goes on behind the tokens that were handed on."""
+    quiet, town = Town(name).warm(), Town(name).warm()
     last = len(town.ingresses) - 1
-    town.ask(last, max_tokens=80)
-    town.world.run(town.world.now_s + 0.3)
+    for one in (quiet, town):
+        stream = one.ask(last, max_tokens=80)
+        one.world.run(one.world.now_s + 0.3)
+    victim = next(e for e in town.engines if town.world.actor(e).scheduler.unfinished)
 
     town.world.kill(victim)
     town.world.run(town.world.now_s + 0.5)
     town.world.restart(victim)
-    town.world.run(town.world.now_s + 5.0)
-    town.asked.clear()
     for ingress in range(len(town.ingresses)):
+        town.world.run(town.world.now_s + 1.5)
         town.ask(ingress)
 
     town.run_until_served()
     town.at_rest()
+    quiet.run_until_served()
+    assert town.tokens(stream) == quiet.tokens(stream)
+    assert town.ends(stream)[0].attempts == 2
     assert {town.world.actor(e).epoch for e in town.engines} == {2}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_request_is_lost_or_changed_when_ranks_die_under_load(seed: int) -> None:
+    """Independent ranks: each dies once, at its own moment; every stream is that of an undisturbed run."""
+    quiet, town = Town("dense_dp2").warm(), Town("dense_dp2", seed=seed).warm()
+    for one in (quiet, town):
+        for n in range(12):
+            one.ask(max_tokens=10 + 7 * n)
+    quiet.run_until_served()
+    for n, victim in enumerate(town.engines):
+        town.world.run(town.world.now_s + 0.05 + 0.017 * seed)
+        town.world.kill(victim)
+        town.world.run(town.world.now_s + 0.1 * n)
+        town.world.restart(victim)
+        town.world.run(town.world.now_s + 0.8)
+
+    town.run_until_served()
+    town.at_rest()
+    assert {s: town.tokens(s) for s in town.asked} == {s: quiet.tokens(s) for s in quiet.asked}
+    assert max(town.ends(s)[0].attempts for s in town.asked) >= 2
+
+
+def test_a_request_whose_ranks_stay_away_fails_with_a_reason() -> None:
+    town = Town("internal_1node", "roles.frontend.settings.hold_s=3.0").warm()
+    stream = town.ask(max_tokens=80)
+    town.world.run(town.world.now_s + 0.2)
+    for victim in town.engines:
+        town.world.kill(victim)
+    town.world.run(town.world.now_s + 5.0)
+
+    (end,) = town.ends(stream)
+    assert (end.finish, end.status) == ("error", 503)
+    assert "within 3 s" in (end.error or "")
 
 
 def test_streams_of_surviving_ranks_go_on_after_a_loss() -> None:

@@ -145,8 +145,11 @@ class Scheduler:
         """Ids of the requests that came from `owner`, in order of arrival."""
         return [request_id for request_id, sequence in self._by_id.items() if sequence.owner == owner]
 
-    def add(self, generate: Generate, owner: Address) -> RequestOutput | None:
-        """Queue a request for `owner`; None accepts it, an output with finish ``error`` says why it can never run."""
+    def add(self, generate: Generate, owner: Address, resume: Tokens = _NOTHING) -> RequestOutput | None:
+        """Queue a request for `owner`; None accepts it, an output with finish ``error`` says why it can never run.
+
+        `resume` holds output tokens drawn elsewhere: they are prefilled like the prompt and counted like output.
+        """
         problem = self._problem(generate)
         if problem is not None:
             return RequestOutput(generate.request_id, 0, _NOTHING, "error", None, problem, 400, 0)
@@ -157,7 +160,7 @@ class Scheduler:
             owner=owner,
             max_tokens=self._clamped(generate),
             stops=ends | frozenset(sampling.stop_token_ids),
-            tokens=generate.prompt[:],
+            tokens=generate.prompt + resume,
         )
         self._by_id[generate.request_id] = sequence
         self._waiting.append(sequence)
