@@ -4,19 +4,26 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
+
+
+def _one_line(text: str) -> str:
+    """Names come from a file that anyone wrote: no line break, control character or lone surrogate is printed."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 @frozen
 class Problem:
     """One thing to mend, printed as FILE, PLACE, what is wrong, and the mend."""
 
-    file: str
+    file: str = field(converter=_one_line)
     line: int | None
-    place: str
+    place: str = field(converter=_one_line)
     """Where in the file, its line included: ``line 14, wires[3]``."""
-    wrong: str
-    mend: str
+    wrong: str = field(converter=_one_line)
+    mend: str = field(converter=_one_line)
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.wrong}. {self.mend}" + ("" if self.mend.endswith("?") else ".")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -109,7 +110,12 @@ def _routes(graph: Graph) -> list[Route]:
         Route(link.source, link.outlet, link.target, link.inlet, actors[link.source].outlets[link.outlet].delivery)
         for link in graph.links
     ]
-    return sorted(routes, key=lambda route: (route.source, route.outlet, route.target, route.inlet))
+    return sorted(routes, key=lambda r: (*_key(r.source), r.outlet, *_key(r.target), r.inlet))
+
+
+def _key(address: Address) -> tuple[str, int]:
+    """Sorts as the address does; comparing plain tuples takes a tenth of the time."""
+    return address.role, address.index
 
 
 def _over_tcp(document: Document) -> set[tuple[str, str, str, str]]:
@@ -161,8 +167,8 @@ def _processes(document: Document, graph: Graph, process_of: Mapping[Address, st
 
 def _setups(graph: Graph) -> dict[Address, Setup]:
     peers, sources = _ends(graph.links), _ends(Link(k.target, k.inlet, k.source, k.outlet) for k in graph.links)
-    groups = {node.address: node.group for node in graph.nodes}
-    return {node.address: _setup(graph, node, peers, sources, groups) for node in graph.nodes}
+    groups, sharers = {node.address: node.group for node in graph.nodes}, _sharers(peers)
+    return {node.address: _setup(graph, node, _Around(peers, sources, sharers, groups)) for node in graph.nodes}
 
 
 _Ends = dict[tuple[Address, str], dict[Address, None]]
@@ -176,30 +182,46 @@ def _ends(links: Iterable[Link]) -> _Ends:
     return ends
 
 
-def _setup(graph: Graph, node: Node, peers: _Ends, sources: _Ends, groups: Mapping[Address, Group | None]) -> Setup:
-    own_peers = {outlet: tuple(sorted(peers.get((node.address, outlet), ()))) for outlet in node.actor.outlets}
-    own_sources = {inlet: tuple(sorted(sources.get((node.address, inlet), ()))) for inlet in node.actor.inlets}
-    neighbours = [peer for ends in (*own_peers.values(), *own_sources.values()) for peer in ends]
-    beside = next((groups[peer] for peer in neighbours if groups[peer] is not None), None)
+@frozen
+class _Around:
+    """What is known of all ports and actors at once."""
+
+    peers: _Ends
+    sources: _Ends
+    sharers: Mapping[tuple[Address, str], int]
+    groups: Mapping[Address, Group | None]
+
+
+def _setup(graph: Graph, node: Node, around: _Around) -> Setup:
+    at = node.address
+    peers = {outlet: tuple(sorted(around.peers.get((at, outlet), ()), key=_key)) for outlet in node.actor.outlets}
+    sources = {inlet: tuple(sorted(around.sources.get((at, inlet), ()), key=_key)) for inlet in node.actor.inlets}
+    neighbours = [peer for ends in (*peers.values(), *sources.values()) for peer in ends]
+    beside = next((around.groups[peer] for peer in neighbours if around.groups[peer] is not None), None)
     return Setup(
-        address=node.address,
+        address=at,
         settings=node.settings,
-        peers=own_peers,
-        sources=own_sources,
-        sharers={outlet: _sharers(node.address, outlet, peers) for outlet in own_peers if own_peers[outlet]},
+        peers=peers,
+        sources=sources,
+        sharers={outlet: around.sharers[at, outlet] for outlet in peers if peers[outlet]},
         group=node.group or beside,
         host=node.host,
         host_address=graph.hosts[node.host],
     )
 
 
-def _sharers(address: Address, outlet: str, peers: _Ends) -> int:
-    """How many instances of this actor send by the same outlet to any of its peers."""
-    mine = peers[address, outlet].keys()
-    return sum(
-        source.role == address.role and name == outlet and not mine.isdisjoint(ends)
-        for (source, name), ends in peers.items()
-    )
+def _sharers(peers: _Ends) -> dict[tuple[Address, str], int]:
+    """For each outlet of each actor, how many instances send by that outlet to any of its peers, itself included."""
+    sets = {(source, outlet): frozenset(ends) for (source, outlet), ends in peers.items()}
+    kinds: dict[tuple[str, str], Counter[frozenset[Address]]] = {}  # few: instances mostly have the same peers
+    for (source, outlet), own in sets.items():
+        kinds.setdefault((source.role, outlet), Counter())[own] += 1
+    shared = {
+        (kind, own): sum(count for other, count in counts.items() if not own.isdisjoint(other))
+        for kind, counts in kinds.items()
+        for own in counts
+    }
+    return {(source, outlet): shared[(source.role, outlet), own] for (source, outlet), own in sets.items()}
 
 
 def _digest(document: Document, graph: Graph) -> str:

@@ -25,7 +25,7 @@ class SocketRow:
     side: str
     """bind or connect."""
     endpoint: str
-    """RUN stands for the run's socket directory; port 0 is a free one, announced once it is bound."""
+    """RUN is the run's socket directory, N the binder's incarnation; port 0 is a free one, announced once bound."""
     peer: str
     delivery: tuple[str, ...]
     tags: tuple[str, ...]
@@ -46,7 +46,7 @@ def sockets(plan: Plan, host: str | None = None) -> list[SocketRow]:
 def endpoint_text(plan: Plan, link: LinkPlan, host: str) -> str:
     """Where a link meets, as far as it is known before its binder, on `host`, has bound it."""
     if link.transport == "ipc":
-        return f"ipc://RUN/{link.binder}~{link.connector}"
+        return f"ipc://RUN/{link.binder}+{link.connector}.N"
     return f"tcp://{join_address(plan.hosts[host], 0)} (announced)"
 
 

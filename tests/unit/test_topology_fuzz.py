@@ -23,10 +23,30 @@ TOKENS = sorted(
     | {"1979-05-27", '""', "[[wires]]", "{}", "[]", "a.b", '"all"', '"same-index"', '"ipc"', '":{index}"', "\n"}
 )
 SCALARS: st.SearchStrategy[Any] = st.sampled_from(
-    [0, 1, 2, 3, -1, 1.5, True, "", "x", "engine", "client", "ingress", "all", "same-index", "ipc", "tcp", "${A}", ":1"]
+    [
+        0,
+        1,
+        2,
+        3,
+        -1,
+        1.5,
+        True,
+        "",
+        "x",
+        "engine",
+        "client",
+        "ingress",
+        "all",
+        "same-index",
+        "ipc",
+        "tcp",
+        "${A}",
+        ":1",
+        "\n",
+    ]
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=1), inner, max_size=2)
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab\n", max_size=1), inner, max_size=2)
 )
 
 
