@@ -18,6 +18,8 @@ from dpactors.net.notices import LinkDown, LinkNotice, Refused
 FRAMES_PER_PUMP = 64
 """Frames read from one line before other callbacks of the loop get a turn."""
 TICK_S = 0.1
+LINGER_S_MIN = 0.05
+"""For the last frame, however late it is."""
 
 OnEvent: TypeAlias = Callable[[LinkNotice], None]
 OnFrame: TypeAlias = Callable[[str, bool, bytes], None]
@@ -80,7 +82,7 @@ class Links:
         self._touched: list[Link] = []
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._settled: asyncio.Future[None] | None = None
+        self._awaited: tuple[Callable[[LinkMachine], bool], asyncio.Future[None]] | None = None
         self._closed = False
 
     # ------------------------------------------------------------- for actors' hosts
@@ -127,18 +129,20 @@ class Links:
         if self._closed:
             return
         ends_s = self._loop.time() + linger_s
-        if not self._is_settled():
-            self._settled = self._loop.create_future()
-            await asyncio.wait([self._settled], timeout=linger_s)
+        await self._until(lambda machine: machine.settled, ends_s)
+        for link in self._links.values():
+            self._tell(link, link.machine.leave())
+            self._flush(link)
+            self._touch(link)
+        # A transport may forget what has arrived when its connection ends, so the peers' answers are waited for.
+        await self._until(lambda machine: machine.parted, ends_s)
         self._closed = True
         for handle in (self._turn, self._timer):
             if handle is not None:
                 handle.cancel()
         for link in self._links.values():
-            self._tell(link, link.machine.leave())
-            self._flush(link)
             if link.line is not None:
-                link.line.close(max(0.1, ends_s - self._loop.time()))
+                link.line.close(max(LINGER_S_MIN, ends_s - self._loop.time()))
                 link.line = None
         await self._released()
 
@@ -201,8 +205,10 @@ class Links:
         # Sending may swallow the transport's edge, so what it wrote is followed by another look.
         if self._flush(link):
             self._touch(link)
-        if self._settled is not None and not self._settled.done() and self._is_settled():
-            self._settled.set_result(None)
+        if self._awaited is not None:
+            true, done = self._awaited
+            if not done.done() and self._all(true):
+                done.set_result(None)
 
     # ------------------------------------------------------------- inside
 
@@ -255,8 +261,17 @@ class Links:
             if self._flush(link):
                 self._touch(link)
 
-    def _is_settled(self) -> bool:
-        return all(one.line is None or one.machine.settled for one in self._links.values())
+    async def _until(self, true: Callable[[LinkMachine], bool], ends_s: float) -> None:
+        """Wait until it is true of every machine with a line, or time is up."""
+        if self._all(true):
+            return
+        done = self._loop.create_future()
+        self._awaited = (true, done)
+        await asyncio.wait([done], timeout=max(LINGER_S_MIN, ends_s - self._loop.time()))
+        self._awaited = None
+
+    def _all(self, true: Callable[[LinkMachine], bool]) -> bool:
+        return all(one.line is None or true(one.machine) for one in self._links.values())
 
     def _tell(self, link: Link, notices: Iterable[LinkNotice]) -> None:
         for notice in notices:

@@ -72,6 +72,8 @@ class LinkMachine:
         self._refused_before = ""
         self._greeted_s = self._sent_s = self._heard_s = float("-inf")
         self._silent = False
+        self.parted = True
+        """False from taking leave of a living peer until it says so too."""
 
     # ------------------------------------------------------------- what the owner says
 
@@ -95,7 +97,7 @@ class LinkMachine:
         trace: str,
         message: Any,
         latest: bool,
-        now_s: float,  # noqa: ARG002 - every input of the machine carries the time
+        now_s: float,
     ) -> Sequence[LinkNotice]:
         """Take a message; raises MessageError for one that cannot travel, returns Undelivered for one that may not."""
         if latest:
@@ -119,10 +121,10 @@ class LinkMachine:
         return self._part(reason, LinkState.LOST)
 
     def leave(self) -> list[LinkNotice]:
-        """This process goes: the peer is told, what it did not acknowledge comes back."""
-        peer = self.peer_incarnation if self.state is LinkState.UP else None
-        if peer is not None:
-            self._bye = self._frame(frames.BYE, peer, self._out.next_sequence)
+        """Take leave of the peer; what it did not acknowledge comes back."""
+        if self.state is LinkState.UP:
+            self._say_bye()
+            self.parted = False
         notices = self._part("this process leaves", LinkState.LEFT)
         return [one for one in notices if type(one) is not LinkDown]  # the peer lives, it is us who go
 
@@ -138,7 +140,7 @@ class LinkMachine:
 
     # ------------------------------------------------------------- what the network says
 
-    def receive(self, data: bytes, now_s: float) -> list[LinkNotice]:  # noqa: PLR0911 - one return a way to be dropped
+    def receive(self, data: bytes, now_s: float) -> list[LinkNotice]:
         """Take one frame as it came; never raises, whatever the bytes."""
         self.counters.frames_received += 1
         try:
@@ -146,6 +148,7 @@ class LinkMachine:
         except MessageError as error:
             return self._malformed(str(error))
         if self.state in (LinkState.FENCED, LinkState.LEFT):
+            self.parted |= isinstance(frame, Frame) and (frame.kind, frame.addressed) == (frames.BYE, self.incarnation)
             return []
         if isinstance(frame, Greeting):
             return self._greeting(frame, now_s)
@@ -178,6 +181,7 @@ class LinkMachine:
                     why = str(frame.body[0])[: frames.TEXT_CHARS_MAX] if frame.body else "no reason"
                     notices += self._undelivered([parcel], f"the peer cannot read it: {why}", sent=False)
             case _:
+                self._say_bye()  # so that it need not wonder whether its last frame was read
                 notices += self._part("it took its leave", LinkState.LOST)
 
     # ------------------------------------------------------------- what goes out
@@ -235,6 +239,10 @@ class LinkMachine:
     ) -> bytes:
         upto = self._in.received if ack is None else ack
         return frames.write_frame(kind, self.incarnation, addressed, first, upto, self._in.latest_received, items)
+
+    def _say_bye(self) -> None:
+        assert self.peer_incarnation is not None, "a link is up with somebody"
+        self._bye = self._frame(frames.BYE, self.peer_incarnation, self._out.next_sequence)
 
     def _greet(self, kind: int, addressed: int) -> bytes:
         return frames.write_greeting(

@@ -33,7 +33,7 @@ class _End:
     def readable(self) -> bool:
         return bool(self.inbox)
 
-    def close(self, linger_s: float) -> None:  # noqa: ARG002 - nothing lingers in memory
+    def close(self, linger_s: float) -> None:
         if self.other is not None:
             self.other.other = None
         self.other = self.owner = self.link = None

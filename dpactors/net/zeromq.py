@@ -101,8 +101,11 @@ class ZmqLinks(Links):
         self._bound: dict[str, _Dealer] = {}
         self._paths: list[Path] = []
 
-    def bind(self, peer: str, transport: Transport, host_address: str) -> str:
-        """Listen for one peer and return the endpoint it must connect to; raises EndpointError."""
+    def bind(self, peer: str, transport: Transport, host_address: str, port: int = 0) -> str:
+        """Listen for one peer and return the endpoint it must connect to; raises EndpointError.
+
+        Port 0 takes a free one, which the endpoint tells.
+        """
         dealer = self._bound.get(peer)
         if dealer is not None:
             return dealer.endpoint
@@ -116,11 +119,11 @@ class ZmqLinks(Links):
                 if ":" in host_address:
                     dealer.socket.setsockopt(zmq.IPV6, 1)
                     host_address = f"[{host_address.strip('[]')}]"
-                dealer.socket.bind(f"tcp://{host_address}:0")
+                dealer.socket.bind(f"tcp://{host_address}:{port}")
         except zmq.ZMQError as error:
             dealer.socket.close(linger=0)
             raise EndpointError(
-                f"{self.process} cannot listen for {peer} on {path or host_address}: {error}"
+                f"{self.process} cannot listen for {peer} on {path or f'{host_address}:{port}'}: {error}"
             ) from error
         dealer.endpoint = cast("bytes", dealer.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         self._bound[peer] = dealer

@@ -31,8 +31,8 @@ class Blob:
     data: bytes
 
 
-def pair(digest: str = "d", **limits: float) -> tuple[LinkMachine, LinkMachine]:
-    made = LinkLimits(**limits)  # type: ignore[arg-type]
+def pair(digest: str = "d", **limits: int) -> tuple[LinkMachine, LinkMachine]:
+    made = LinkLimits(**limits)
     return LinkMachine("a", "b", 1, "d", made), LinkMachine("b", "a", 1, digest, made)
 
 
@@ -53,7 +53,7 @@ def meet(one: LinkMachine, other: LinkMachine, now_s: float = 0.0) -> list[Any]:
     return [*one.join(now_s), *other.join(now_s), *talk(one, other, now_s)]
 
 
-def up(**limits: float) -> tuple[LinkMachine, LinkMachine]:
+def up(**limits: int) -> tuple[LinkMachine, LinkMachine]:
     one, other = pair(**limits)
     meet(one, other)
     assert one.state is other.state is LinkState.UP
@@ -131,6 +131,18 @@ def test_a_message_stands_for_a_lost_welcome() -> None:
     assert notices == [LinkUp("a", 1), Delivered("a", 0, "t7", Count(7))]
 
 
+def test_a_welcome_to_an_earlier_incarnation_is_not_for_this_one() -> None:
+    a, b = pair()
+    a.join(0.0)
+    for frame in a.frames_to_send(0.0):
+        b.receive(frame, 0.0)
+    again = LinkMachine("a", "b", 2, "d")
+
+    assert [one for frame in b.frames_to_send(0.0) for one in again.receive(frame, 0.0)] == []
+    assert again.state is LinkState.JOINING
+    assert again.counters.fenced == 1
+
+
 def test_another_digest_is_refused_and_both_values_are_named() -> None:
     a, b = pair(digest="e")
     put(a, 1)
@@ -198,6 +210,35 @@ def test_a_gap_is_asked_for_and_sent_again() -> None:
     assert (b.counters.gaps, a.counters.resent) == (1, 2)
 
 
+def test_an_acknowledgement_that_comes_after_a_request_to_send_again_counts() -> None:
+    a, b = up()
+    put(a, *range(6))
+    for frame in a.frames_to_send(0.0):
+        b.receive(frame, 0.0)
+    a.receive(frames.write_frame(frames.NACK, 1, 1, 2, 2, 0), 0.0)
+    assert (a.unacknowledged, a.backlog) == (0, 4)
+
+    (ack,) = b.frames_to_send(0.1)
+    a.receive(ack, 0.1)
+
+    assert a.settled
+    put(a, 6, now_s=0.1)
+    assert numbers(talk(a, b, 0.1)) == [6]
+    assert b.counters.duplicates == 0
+
+
+def test_a_doubled_message_is_acknowledged_at_once() -> None:
+    a, b = up()
+    put(a, 1)
+    (frame,) = a.frames_to_send(0.0)
+    b.receive(frame, 0.0)
+    assert b.frames_to_send(0.0) == []
+
+    b.receive(frame, 0.0)
+
+    assert len(b.frames_to_send(0.0)) == 1
+
+
 def test_a_lost_last_frame_is_found_by_the_heartbeat() -> None:
     a, b = up()
     put(a, 1)
@@ -208,7 +249,7 @@ def test_a_lost_last_frame_is_found_by_the_heartbeat() -> None:
 
 
 def test_acknowledgements_ride_go_alone_after_many_and_after_a_while() -> None:
-    a, b = up(ack_messages=4, ack_s=0.1)
+    a, b = up(ack_messages=4)
     put(a, 1, 2, 3)
     for frame in a.frames_to_send(0.0):
         b.receive(frame, 0.0)
@@ -247,7 +288,7 @@ def test_an_unreadable_message_comes_back_and_the_link_goes_on() -> None:
 
 
 def test_what_a_dead_incarnation_was_sent_never_reaches_the_next() -> None:
-    a, b = up()
+    a, _ = up()
     put(a, 1)
     lost = a.frames_to_send(0.0)
     put(a, 2)
@@ -369,14 +410,27 @@ def test_credit_in_messages_holds_the_rest_back() -> None:
 
 
 def test_credit_in_bytes_holds_the_rest_back_and_one_large_message_still_goes() -> None:
-    a, b = up(window_bytes=1000, batch_bytes=600)
+    a, b = up(window_bytes=1000, batch_bytes=600, ack_bytes=300)
     for size in (5000, 400, 400, 400):
         a.send(0, "t", Blob(bytes(size)), False, 0.0)
 
-    assert len(a.frames_to_send(0.0)) == 1
+    out = a.frames_to_send(0.0)
+
+    assert len(out) == 1
     assert (a.unacknowledged, a.backlog) == (1, 3)
-    b._in._ack_messages = 1
-    assert len([one for one in talk(b, a) if type(one) is Delivered]) == 0
+    arrived = [one for frame in out for one in b.receive(frame, 0.0)] + talk(b, a)
+    assert [len(one.message.data) for one in arrived] == [5000, 400, 400, 400]
+
+
+def test_bytes_that_must_go_again_count_against_the_outbox() -> None:
+    a, b = up(outbox_bytes=1000)
+    for _ in range(2):
+        assert a.send(0, "t", Blob(bytes(400)), False, 0.0) == ()
+    a.frames_to_send(0.0)
+    a.receive(frames.write_frame(frames.NACK, 1, 1, 0, 0, 0), 0.0)
+
+    assert len(a.send(0, "t", Blob(bytes(400)), False, 0.0)) == 1
+    assert len(talk(a, b)) == 2
 
 
 def test_a_full_outbox_hands_the_message_back() -> None:
@@ -447,7 +501,15 @@ def test_a_stopped_reader_gathers_no_latest_frames() -> None:
         sent += len(a.frames_to_send(n / 1000))
     assert sent == 4
     put(a, 100, latest=True)
-    assert len(a.frames_to_send(1.0)) == 1  # one a heartbeat, should all have been lost
+    (frame,) = a.frames_to_send(1.0)  # one a heartbeat, should all have been lost
+    assert cbor2.loads(frame)[0] == frames.LATEST
+
+
+def test_a_reading_peer_keeps_latest_frames_flowing() -> None:
+    a, b = up(latest_frames=4)
+    seen = [n for turn in range(50) for n in (put(a, turn, latest=True), numbers(talk(a, b)))[1]]
+
+    assert seen == list(range(50))
 
 
 # ------------------------------------------------------------- silence

@@ -1,0 +1,16 @@
+"""What travels between the owners of links in live tests."""
+
+from dpactors.message.message import message
+from dpactors.net.limits import LinkLimits
+
+FAST = LinkLimits(
+    window_messages=50, outbox_messages=100, ack_messages=10, heartbeat_s=0.1, lease_s=0.6, hello_s=0.1, ack_s=0.02
+)
+
+
+@message("test.live.number/1")
+class Number:
+    """One numbered message with some weight."""
+
+    number: int
+    weight: bytes
