@@ -117,7 +117,9 @@ def _open(address: str) -> socket.socket:
             if error.errno == errno.EADDRINUSE and time.monotonic() < until_s:
                 time.sleep(0.05)
                 continue
-            mend = "Another program has it: stop that, or give another listen" if error.errno == errno.EADDRINUSE else (
-                "Give a listen on an address of this machine"
+            mend = (
+                "Another program has it: stop that, or give another listen"
+                if error.errno == errno.EADDRINUSE
+                else ("Give a listen on an address of this machine")
             )
             raise PortTaken(error.errno, f"cannot listen on {address}: {error.strerror}. {mend}") from error

@@ -94,7 +94,7 @@ class Process:
         for task in self._tasks:
             task.cancel()
         await self._host.close()
-        self._links.close(LINGER_S)
+        await self._links.close(LINGER_S)
         if self._trace is not None:
             self._trace.close()
 

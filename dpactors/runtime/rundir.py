@@ -26,7 +26,9 @@ class RunDirHeld(Exception):
     """Another supervisor has this run directory."""
 
     def __init__(self, path: Path, pid: int) -> None:
-        super().__init__(f"{path} is held by a running deployment, pid {pid}. Stop it with dpactors down, or name another --run-dir")
+        super().__init__(
+            f"{path} is held by a running deployment, pid {pid}. Stop it with dpactors down, or name another --run-dir"
+        )
         self.pid = pid
 
 
@@ -157,7 +159,9 @@ def choose_run_dir(given: str | None, name: str | None = None, env: Mapping[str,
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ValueError(f"no deployment was started in {home.parent}. Name one with --run-dir DIR or $DPACTORS_RUN_DIR")
+        raise ValueError(
+            f"no deployment was started in {home.parent}. Name one with --run-dir DIR or $DPACTORS_RUN_DIR"
+        )
     names = ", ".join(str(path.relative_to(home.parent)) for path in found)
     raise ValueError(f"several deployments are here: {names}. Name one with --run-dir DIR")
 

@@ -4,7 +4,7 @@ Stages are roles in the file's order. A stage opens as soon as every process of 
 endpoints, so slow loading runs side by side; stopping goes through the stages backwards, each ended before the next.
 """
 
-from attrs import Factory, frozen
+from attrs import Factory, evolve, frozen
 
 from dpactors.actor.actor import Actor, Effects
 from dpactors.actor.address import Address, Setup
@@ -26,6 +26,9 @@ from dpactors.runtime.control import (
 
 REFUSED = 2
 """Exit code of a process that refused its input: starting it again would change nothing."""
+
+ROSTER_S = 1.0
+"""Between two tellings of all processes to the other hosts' supervisors, so that a lost one is made good."""
 
 
 @frozen
@@ -95,6 +98,8 @@ class Supervising(Actor):
 
     def on_start(self, now_s: float) -> Effects:
         yield Phase("starting", f"starting {len(self.children)} processes")
+        if self.settings.other_hosts:
+            yield SetTimer("roster", ROSTER_S)
         yield from self._open_stages(now_s)
 
     def _open_stages(self, now_s: float) -> Effects:
@@ -201,9 +206,15 @@ class Supervising(Actor):
             yield self.tellings.to(peer, self._roster())
 
     def on_peer_lost(self, peer: Address, reason: str, now_s: float) -> Effects:
-        # Links between processes of both machines live or die by themselves; a new roster tells what is new.
-        if peer in self.setup.peers.get("tellings", ()):
-            yield note("host.lost", "warning", host=peer.role, reason=reason)
+        """A host that says nothing is gone with all its processes; its next roster brings them back."""
+        if peer not in self.setup.peers.get("tellings", ()):
+            return
+        yield note("host.lost", "warning", host=peer.role, reason=reason)
+        gone = {e.process: evolve(e, state="down") for e in self.elsewhere.values() if e.host == peer.role}
+        self.elsewhere.update(gone)
+        for child in self.children.values():
+            if child.announced and child.alive and gone.keys() & set(child.spec.peers):
+                yield self._directory(child)
 
     def on_undelivered(self, lost: Undelivered, now_s: float) -> Effects:
         # Whoever did not get a directory or an order has ended or comes back with an Announce.
@@ -327,6 +338,9 @@ class Supervising(Actor):
             case "respawn":
                 if self.stopping is None and self.children[name].life == "backoff":
                     yield from self._spawn(self.children[name], now_s)
+            case "roster":
+                yield SetTimer("roster", ROSTER_S)
+                yield self.tellings.each(self._roster())
             case "term" | "kill":
                 late = [child for child in self.stages[int(name)] if child.alive]
                 for child in late:

@@ -84,9 +84,7 @@ def read_story(run_dir: Path, request_id: str) -> list[dict[str, Any]]:
     actors = {one["actor"] for one in own if "actor" in one}
     marks = [f'"{name}"'.encode() for name in (*WAVE, *STEPS)]
     around = [
-        one
-        for one in _records(run_dir, marks)
-        if not _is_about(one, request_id) and _belongs(one, first, last, actors)
+        one for one in _records(run_dir, marks) if not _is_about(one, request_id) and _belongs(one, first, last, actors)
     ]
     return sorted([*own, *around], key=lambda one: one["t"])
 

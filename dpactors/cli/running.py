@@ -1,0 +1,143 @@
+"""Verbs that speak to a running deployment: ps, down, fault."""
+
+import time
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dpactors.cli.errors import FAILED, Refusal
+
+RunDir = Annotated[str | None, Parameter(name="--run-dir")]
+DOWN_LIMIT_S = 60.0
+POLL_S = 0.05
+
+
+def find(run_dir: str | None) -> Any:
+    """The run directory that is meant; raises Refusal where none or several could be."""
+    from dpactors.runtime.rundir import choose_run_dir
+
+    try:
+        return choose_run_dir(run_dir)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def request(run_dir: str | None, **asked: Any) -> dict[str, Any]:
+    """Ask the running deployment; raises Refusal where nobody answers or the request is refused."""
+    from dpactors.runtime.orders import NotRunning, ask
+    from dpactors.runtime.rundir import holder, read_state
+
+    path = find(run_dir)
+    state = read_state(path)
+    if state is None or not holder(path):
+        raise Refusal(f"no deployment runs in {path}", FAILED)
+    try:
+        return ask(state.control, **asked)
+    except NotRunning as error:
+        raise Refusal(str(error), FAILED) from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def ps(*, json: bool = False, run_dir: RunDir = None) -> int:
+    """Show every actor of the running deployment.
+
+    Example: dpactors ps --json
+
+    Parameters
+    ----------
+    json
+        One JSON document: {"name", "urls", "actors"}.
+    run_dir
+        Run directory of the deployment.
+    """
+    found = request(run_dir, verb="ps")
+    if json:
+        import orjson
+
+        rows = [{**row.pop("facts"), **row} for row in found["actors"]]
+        print(orjson.dumps({"name": found["name"], "urls": found["urls"], "actors": rows}).decode())
+        return 0
+    from rich.console import Console
+
+    from dpactors.cli.table import status_table
+
+    Console().print(status_table(found["name"], found["actors"]))
+    print("  ".join(found["urls"]))
+    return 0
+
+
+def down(*, drain: float = 0.0, run_dir: RunDir = None) -> int:
+    """Stop the deployment in order: front ends, engines, coordinator. Idempotent.
+
+    Example: dpactors down --drain 30
+
+    Parameters
+    ----------
+    drain
+        Seconds that running requests may take to end.
+    run_dir
+        Run directory of the deployment.
+    """
+    from dpactors.runtime.orders import NotRunning, ask
+    from dpactors.runtime.rundir import holder, read_state, sweep_run_dir
+
+    path = find(run_dir)
+    state = read_state(path)
+    if not holder(path):
+        sweep_run_dir(path)
+        print(f"nothing runs in {path}")
+        return 0
+    if state is not None:
+        try:
+            ask(state.control, verb="down", drain_s=drain)
+        except NotRunning as error:
+            raise Refusal(str(error), FAILED) from error
+    end = time.monotonic() + drain + DOWN_LIMIT_S
+    while holder(path):
+        if time.monotonic() > end:
+            raise Refusal(f"still running after {drain + DOWN_LIMIT_S:.0f} s: pid {holder(path)}", FAILED)
+        time.sleep(POLL_S)
+    print(f"{state.name if state else path} is down")
+    return 0
+
+
+def fault(
+    kind: Literal["kill", "stop", "cont"],
+    *addresses: str,
+    after: float = 0.0,
+    for_: Annotated[float | None, Parameter(name="--for")] = None,
+    run_dir: RunDir = None,
+) -> int:
+    """Inject a fault: kill (SIGKILL), stop (SIGSTOP) or cont (SIGCONT) the processes of actors.
+
+    Example: dpactors fault kill engine.1 --after 5
+
+    Parameters
+    ----------
+    kind
+        kill, stop or cont.
+    addresses
+        Actors, such as engine.1; all actors of a process share its fate.
+    after
+        Seconds to wait first.
+    for_
+        With stop: seconds until the processes go on.
+    run_dir
+        Run directory of the deployment.
+    """
+    if not addresses:
+        raise Refusal("fault: name at least one actor, for example engine.1")
+    if for_ is not None and kind != "stop":
+        raise Refusal("fault: --for goes with stop; what is killed does not come back by waiting")
+    if after:
+        time.sleep(after)
+    found = request(run_dir, verb="fault", word=kind, addresses=list(addresses))["processes"]
+    for process, actors in found.items():
+        others = [actor for actor in actors if actor not in addresses]
+        print(f"{kind} {process}" + (f": {', '.join(others)} in the same process" if others else ""))
+    if for_ is not None:
+        time.sleep(for_)
+        request(run_dir, verb="fault", word="cont", addresses=list(addresses))
+        print(f"cont {', '.join(found)}")
+    return 0
