@@ -166,7 +166,9 @@ class Client(Actor):
             rank, score = generate.rank, -1.0
         flight.rank = rank
         flight.attempts += 1
-        dispatch = Dispatch(generate, self.wave, self.load.book(rank), flight.accepted[:])
+        # The belief that the group runs comes from the coordinator alone; a doubtful FIRST_REQ costs one small message.
+        wakes = not self.running and bool(self.setup.peers.get("waves"))
+        dispatch = Dispatch(generate, self.wave, self.load.book(rank), wakes, flight.accepted[:])
         yield note(
             "request.dispatch",
             "debug" if flight.attempts == 1 else "info",
@@ -177,9 +179,8 @@ class Client(Actor):
             attempt=flight.attempts,
         )
         yield self.requests.to(self.engines[rank], dispatch)
-        # The belief that the group runs comes from the coordinator alone; a doubtful FIRST_REQ costs one small message.
-        if not self.running:
-            for coordinator in self.setup.peers.get("waves", ()):
+        if wakes:
+            for coordinator in self.setup.peers["waves"]:
                 yield self.waves.to(coordinator, FirstRequest(rank, dispatch.wave))
 
     def _take(self, output: RequestOutput, rank: int) -> Effects:

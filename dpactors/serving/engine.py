@@ -90,6 +90,7 @@ class Engine(Actor):
         self._report = 0
         self._reported: tuple[int, int, float] | None = None
         self._waking = False
+        self._woken = False
 
     # ------------------------------------------------------------- life
 
@@ -147,6 +148,7 @@ class Engine(Actor):
             self.scheduler.abort(message.request_ids)  # the client has let go of them: no output goes back
         else:
             self.accepted[sender.index] = max(message.sequence, self.accepted.get(sender.index, 0))
+            self._woken = message.woke and message.wave == self.wave.wave
             refused = self.scheduler.add(message.generate, sender, message.resume)
             if refused is not None:
                 yield self.outputs.to(sender, StepOutputs(self._load(), (refused,)))
@@ -264,7 +266,9 @@ class Engine(Actor):
         wanted = self.wave.wants()
         if wanted is not None:
             self._waking = True
-            yield self.waves.each(wanted)
+            if not self._woken:  # else FIRST_REQ is on its way: ask only if no START comes of it
+                yield self.waves.each(wanted)
+            self._woken = False
             yield SetTimer("wake", self.settings.wake_retry_s)
 
     def _tell(self, news: RankNews) -> Effects:

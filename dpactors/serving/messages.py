@@ -51,6 +51,8 @@ class Dispatch:
     """The wave the client believes is current when it sends; FIRST_REQ carries the same."""
     sequence: int
     """Counts this client's dispatches to this rank from 1; load reports echo the highest accepted."""
+    woke: bool
+    """The client sent FIRST_REQ with it, so the rank need not ask for a wave at once."""
     resume: Tokens
     """Output tokens an earlier rank has drawn before it was lost; the next one drawn follows them."""
 

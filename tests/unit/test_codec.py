@@ -29,7 +29,7 @@ output = st.builds(
     serving.RequestOutput, text, int64, token_ids, finish, st.none() | int64, st.none() | text, int64, int64
 )
 any_message = st.one_of(
-    st.builds(serving.Dispatch, generate, int64, int64, token_ids),
+    st.builds(serving.Dispatch, generate, int64, int64, st.booleans(), token_ids),
     st.builds(serving.StepOutputs, load, st.lists(output, max_size=4).map(tuple)),
     st.builds(serving.LoadSnapshot, int64, int64, st.lists(load, max_size=4).map(tuple), int64, st.booleans()),
     st.builds(serving.GroupKey, int64, text, st.binary(max_size=40)),

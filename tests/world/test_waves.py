@@ -175,7 +175,8 @@ def test_a_restarted_rank_meets_the_others_in_a_new_epoch(name: str) -> None:
     quiet.run_until_served()
     assert town.tokens(stream) == quiet.tokens(stream)
     assert town.ends(stream)[0].attempts == 2
-    assert {town.world.actor(e).epoch for e in town.engines} == {2}
+    (epoch,) = {town.world.actor(e).epoch for e in town.engines}
+    assert epoch > 1
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,0 +1,291 @@
+"""The main job: one file brings up a real deployment, and it answers. Real processes, sockets, torch and gloo."""
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.live.deployment import Deployment, cli, gone, until, up
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Two ranks on one host, shared by the tests that leave it as they found it."""
+    with up("internal_1node", tmp_path_factory.mktemp("pair")) as deployment:
+        yield deployment
+
+
+def mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def pss_mib(pid: int) -> float:
+    match = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    assert match
+    return int(match[1]) / 1024
+
+
+def test_it_knows_what_a_wave_is(pair: Deployment) -> None:
+    answer = pair.ask().json()
+
+    text = answer["choices"][0]["message"]["content"]
+    assert "engines" in text
+    assert "together" in text
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_the_official_client_streams(pair: Deployment) -> None:
+    client = openai.OpenAI(base_url=f"{pair.url}/v1", api_key="none")
+    question = [{"role": "user", "content": "What is a wave?"}]
+    whole = client.chat.completions.create(model="tiny-moe", messages=question, temperature=0)
+    chunks = list(client.chat.completions.create(model="tiny-moe", messages=question, temperature=0, stream=True))
+
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert len(chunks) > 3
+
+
+def test_a_short_request_costs_both_ranks_the_same_steps(pair: Deployment) -> None:
+    before = pair.asleep()
+    answer = pair.complete([1, 200, 300], max_tokens=5, ignore_eos=True, data_parallel_rank=0)
+    assert answer.json()["usage"]["completion_tokens"] == 5
+    until(lambda: all(e["wave"] > b["wave"] for e, b in zip(pair.asleep(), before, strict=True)), "a new wave's end")
+    after = pair.asleep()
+
+    took = [
+        (a["real_steps"] - b["real_steps"], a["dummy_steps"] - b["dummy_steps"])
+        for a, b in zip(after, before, strict=True)
+    ]
+    assert took == [(5, 11), (0, 16)]
+    assert [a["wave"] - b["wave"] for a, b in zip(after, before, strict=True)] == [1, 1]
+    assert [a["kv_used"] for a in after] == [0.0, 0.0]
+
+
+def test_dummies_leave_no_mark_in_the_metrics(pair: Deployment) -> None:
+    def series() -> dict[str, str]:
+        lines = httpx.get(f"{pair.url}/metrics").text.splitlines()
+        return {k: v for k, _, v in (line.rpartition(" ") for line in lines if 'engine="1"' in line)}
+
+    pair.asleep()
+    before = series()
+    pair.complete([1, 200, 300], max_tokens=5, ignore_eos=True, data_parallel_rank=0)
+    pair.asleep()
+
+    assert series() == before
+    assert any("vllm:num_requests_running" in name for name in before)
+
+
+def test_a_client_that_leaves_aborts_its_request(pair: Deployment) -> None:
+    body = {"model": "tiny-moe", "prompt": [5, 6, 7], "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{pair.url}/v1/completions", json=body, timeout=60) as stream:
+        next(stream.iter_lines())
+
+    rows = pair.asleep()
+    assert [row["kv_used"] for row in rows] == [0.0, 0.0]
+    generated = sum(row["real_steps"] for row in rows)
+    assert generated < 1500
+
+
+def test_the_story_of_a_request_spans_its_processes(pair: Deployment) -> None:
+    pair.asleep()
+    headers = {"X-Request-ID": "story-1"}
+    body = {"model": "tiny-moe", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    answer = httpx.post(f"{pair.url}/v1/completions", json=body, headers=headers, timeout=60)
+    assert answer.headers["x-request-id"] == "story-1"
+    assert int(answer.headers["x-dpactors-rank"]) in (0, 1)
+    pair.asleep()
+
+    story = until(lambda: _story(pair), "a story with its end")
+    order = ["Submitted", "Generate", "Dispatch", "FirstRequest", "StartWave", "RunStep", "StepOutputs", "Reply"]
+    places = [next(i for i, event in enumerate(story) if event["what"] == name) for name in order]
+    assert places[:4] == sorted(places[:4])
+    assert places[4:] == sorted(places[4:])
+    assert {e["process"] for e in story} == {"frontend.0", "coordinator.0", "engine.0", "engine.1"}
+    text = pair.cli("trace", "story-1")
+    assert text.returncode == 0
+    assert "StartWave" in text.stdout
+
+
+def _story(pair: Deployment) -> list[dict[str, object]] | None:
+    found = pair.cli("trace", "story-1", "--format", "json")
+    if found.returncode:
+        return None
+    story = json.loads(found.stdout)
+    return story if any(e["what"] == "Reply" and e.get("finish") == "length" for e in story) else None
+
+
+def test_control_processes_are_small_and_know_no_torch(pair: Deployment) -> None:
+    pair.ask()
+    rows = {row["address"]: row["pid"] for row in pair.actors()}
+    supervisor = json.loads((pair.run_dir / "state.json").read_text())["pid"]
+    control = {rows["coordinator.0"]: 60.0, supervisor: 60.0, rows["ingress.0"]: 120.0}
+
+    for pid, limit_mib in control.items():
+        assert "torch" not in mapped(pid)
+        assert pss_mib(pid) < limit_mib, psutil.Process(pid).cmdline()
+    assert "torch" in mapped(rows["engine.0"])
+
+
+def test_a_coordinator_killed_while_idle_is_no_event(tmp_path: Path) -> None:
+    with up("internal_1node", tmp_path) as deployment:
+        assert deployment.ask().status_code == 200
+        deployment.asleep()
+        (old,) = deployment.actors("coordinator")
+
+        assert deployment.cli("fault", "kill", "coordinator.0").returncode == 0
+        answer = deployment.ask()
+
+        assert answer.status_code == 200, answer.text
+        assert "together" in answer.text
+        (new,) = until(
+            lambda: [row for row in deployment.actors("coordinator") if row["state"] == "ready"], "a new coordinator"
+        )
+        assert new["pid"] != old["pid"]
+        assert new["restarts"] == 1
+
+
+def test_a_killed_rank_comes_back_and_serves(tmp_path: Path) -> None:
+    with up("internal_1node", tmp_path) as deployment:
+        assert deployment.cli("fault", "kill", "engine.1").returncode == 0
+        until(
+            lambda: [r for r in deployment.actors("engine.1") if r["state"] == "ready" and r["restarts"] == 1],
+            "engine.1 ready again",
+        )
+        until(lambda: httpx.get(f"{deployment.url}/ready").status_code == 200, "/ready")
+        for rank in (0, 1):
+            answer = deployment.ask(data_parallel_rank=rank)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-dpactors-rank"] == str(rank)
+
+
+@pytest.mark.parametrize("topology", ["internal_2node", "hybrid_2node"])
+def test_two_hosts_on_one_machine(topology: str, tmp_path: Path) -> None:
+    with up(topology, tmp_path) as deployment:
+        urls = deployment.ps()["urls"]
+        for url in urls:
+            for _ in range(3):
+                assert "together" in deployment.ask(url=url).text
+        hosts = {row["host"] for row in deployment.actors("engine")}
+        assert hosts == {"node0", "node1"}
+
+
+def free_ports(count: int) -> str:
+    """All but the last digit of `count` neighbouring ports that nobody has on either loopback host."""
+    for start in range(4000, 6000):
+        try:
+            for port in range(start * 10, start * 10 + count):
+                for host in ("127.0.0.1", "127.0.0.2"):
+                    with socket.socket() as probe:
+                        probe.bind((host, port))
+        except OSError:
+            continue
+        return str(start)
+    raise AssertionError("no free ports")
+
+
+def test_external_ranks_have_a_door_each(tmp_path: Path) -> None:
+    listen = f'roles.frontend.settings.listen=":{free_ports(4)}{{index}}"'
+    with up("external_4rank", tmp_path, "--set", listen, free_port=False) as deployment:
+        urls = deployment.ps()["urls"]
+        assert len(urls) == 4
+        ranks = [deployment.ask(url=url).headers["x-dpactors-rank"] for url in urls]
+        assert sorted(ranks) == ["0", "1", "2", "3"]
+
+
+def test_each_host_may_be_brought_up_by_itself_in_any_order(tmp_path: Path) -> None:
+    """NODE1 first, then NODE0, as on two machines; each has a supervisor and a run directory of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = ("--set", f"rendezvous.port={port}", "--host")
+    waiting = tmp_path / "node1"
+    from tests.live.deployment import DPACTORS, REPOSITORY, TOPOLOGIES
+
+    listen = ("--set", 'roles.frontend.settings.listen="127.0.0.1:0"')
+    import subprocess
+
+    second = subprocess.Popen(
+        [*DPACTORS, "up", str(TOPOLOGIES / "hybrid_2node.toml"), "--run-dir", str(waiting), *listen, *common, "node1"],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        until(lambda: (waiting / "state.json").exists() or second.poll() is not None, "node1's supervisor")
+        with up("hybrid_2node", tmp_path / "node0", *common, "node0") as first:
+            other = Deployment(waiting)
+            until(lambda: all(row["state"] == "ready" for row in other.actors("engine")), "node1 ready")
+            assert "together" in first.ask().text
+            assert "together" in first.ask(url=other.url).text
+            pids = other.pids()
+            assert other.cli("down").returncode == 0
+            gone(pids)
+    finally:
+        second.send_signal(signal.SIGTERM)
+        second.wait(30)
+
+
+def files_left(run_dir: Path) -> list[str]:
+    runtime = [str(p) for p in Path("/tmp").glob(f"dpactors-{os.getuid()}-*/*") if p.is_socket()]
+    return [str(p) for p in run_dir.rglob("*") if p.is_socket()] + runtime
+
+
+@pytest.mark.parametrize("how", ["down", "SIGINT", "SIGTERM"])
+def test_an_ordered_stop_leaves_nothing(how: str, tmp_path: Path) -> None:
+    before = set(files_left(tmp_path)) | set(os.listdir("/dev/shm"))
+    with up("internal_1node", tmp_path) as deployment:
+        pids = deployment.pids()
+        supervisor = json.loads((tmp_path / "state.json").read_text())["pid"]
+        if how == "down":
+            assert deployment.cli("down").returncode == 0
+        else:
+            os.kill(supervisor, getattr(signal, how))
+        gone(pids)
+        assert set(files_left(tmp_path)) | set(os.listdir("/dev/shm")) <= before
+        assert deployment.cli("down").returncode == 0  # idempotent
+
+
+def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    """Even while a request runs and step threads sit in collectives."""
+    with up("internal_1node", tmp_path) as deployment:
+        pids = deployment.pids()
+        body = {"model": "tiny-moe", "prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{deployment.url}/v1/completions", json=body, timeout=60) as stream:
+            next(stream.iter_lines())
+            os.kill(json.loads((tmp_path / "state.json").read_text())["pid"], signal.SIGKILL)
+            gone(pids, limit_s=2.0)  # the promise itself
+
+
+REFUSED = {
+    "unknown inlet": ('to = "engine.requests"', 'to = "engine.request"', "engine.request"),
+    "unknown setting": ("[[groups]]", "[roles.coordinator.settings]\nsnapshot_intervall_s = 0.1\n\n[[groups]]", "snapshot_interval_s"),
+    "no such host": ("node0 = 1", "node7 = 1", "node7"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "names"), REFUSED.values(), ids=REFUSED)
+def test_check_and_up_refuse_alike_and_start_nothing(old: str, new: str, names: str, tmp_path: Path) -> None:
+    from tests.live.deployment import TOPOLOGIES
+
+    text = (TOPOLOGIES / "internal_1node.toml").read_text()
+    assert old in text
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text.replace(old, new, 1))
+    run_dir = tmp_path / "run"
+
+    checked = cli("check", str(bad))
+    started = cli("up", str(bad), "--detach", "--run-dir", str(run_dir))
+
+    assert checked.returncode == started.returncode == 2
+    for output in (checked.stdout + checked.stderr, started.stdout + started.stderr):
+        assert str(bad) in output
+        assert names in output
+    assert not run_dir.exists()
