@@ -93,7 +93,7 @@ class Links:
         Before the first contact it waits; after the peer is lost it comes straight back as Undelivered.
         """
         link = self._links.get(peer) or self._link(peer)
-        notices = link.machine.send(route, trace, message, latest, self._loop.time())
+        notices = link.machine.send(route, trace, message, latest=latest)
         if notices:
             self._tell(link, notices)
         if not link.touched:
@@ -203,7 +203,7 @@ class Links:
         else:
             self._touch(link)
         # Sending may swallow the transport's edge, so what it wrote is followed by another look.
-        if self._flush(link):
+        if not link.touched and self._flush(link):
             self._touch(link)
         if self._awaited is not None:
             true, done = self._awaited

@@ -8,7 +8,8 @@ they were sent, so that a batch is joined and never encoded twice.
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, cast
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 import cbor2
 from attrs import define, frozen
@@ -38,16 +39,19 @@ BYE: Final = 7
 HEAD_BYTES_MAX: Final = 1024
 """More than any head and array header takes."""
 ENVELOPE_BYTES_MAX: Final = FRAME_BYTES_MAX - HEAD_BYTES_MAX
+PREFIXES_MAX: Final = 4096
+"""Openings of envelopes kept ready: an actor's turn sends many messages of one route and trace."""
 ROUTE_MAX: Final = (1 << 16) - 1
 TRACE_CHARS_MAX: Final = 128
-NUMBER_MAX: Final = (1 << 64) - 1
+NUMBER_MAX: Final = (1 << 63) - 1
+"""Of every number in a head, so that one more still fits its eight bytes."""
 TEXT_CHARS_MAX: Final = 200
 """Of a foreign text that is shown to an operator."""
 
 _ITEMS: Final = 7
 _ARRAY_7, _WIDE = 0x87, 0x1B  # CBOR: array of seven items; an unsigned number in eight bytes
+_SHORT_ARRAYS = [bytes((0x80 | count,)) for count in range(24)]  # CBOR: counts below 24 fit the first byte
 _HEAD = struct.Struct(">BBBQBQBQBQBQ")
-_ROUTES = [cbor2.dumps(route) for route in range(256)]
 
 
 @frozen
@@ -104,12 +108,16 @@ def write_frame(
 
 def envelope(route: int, trace: str, message: bytes) -> bytes:
     """The CBOR of ``[route, trace, message]`` around an encoded message; raises FrameTooLarge or ValueError."""
-    if not 0 <= route <= ROUTE_MAX or len(trace) > TRACE_CHARS_MAX:
-        raise ValueError(f"route {route} of {ROUTE_MAX}, trace of {len(trace)} characters of {TRACE_CHARS_MAX}")
     if len(message) > ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX:
         raise FrameTooLarge(f"message of {len(message)} bytes, limit {ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX}")
-    number = _ROUTES[route] if route < len(_ROUTES) else cbor2.dumps(route)
-    return b"".join((b"\x83", number, cbor2.dumps(trace), message))
+    return _opening(route, trace) + message
+
+
+@lru_cache(maxsize=PREFIXES_MAX)
+def _opening(route: int, trace: str) -> bytes:
+    if not 0 <= route <= ROUTE_MAX or len(trace) > TRACE_CHARS_MAX:
+        raise ValueError(f"route {route} of {ROUTE_MAX}, trace of {len(trace)} characters of {TRACE_CHARS_MAX}")
+    return b"\x83" + cbor2.dumps(route) + cbor2.dumps(trace)
 
 
 def text_item(text: str) -> bytes:
@@ -120,10 +128,10 @@ def text_item(text: str) -> bytes:
 def read(data: bytes) -> Incoming:
     """The greeting or frame in `data`; raises MessageError for anything that no correct peer sends."""
     item = loads(data)
-    if type(item) is not list:
-        raise MalformedMessage("a frame is an array")
-    items = cast("list[Any]", item)
-    kind = items[0] if items else None
+    if item.__class__ is not list or not item:
+        raise MalformedMessage("a frame is an array that starts with its kind")
+    items: list[Any] = item
+    kind = items[0]
     if type(kind) is not int or not HELLO <= kind <= BYE:
         raise MalformedMessage("a frame starts with its kind")
     if kind <= WELCOME:
@@ -132,15 +140,15 @@ def read(data: bytes) -> Incoming:
         raise MalformedMessage(f"a frame has {_ITEMS} items and ends with an array")
     for number in items[1:6]:
         if type(number) is not int or not 0 <= number <= NUMBER_MAX:
-            raise MalformedMessage("the head of a frame is unsigned numbers of 64 bits")
+            raise MalformedMessage("the head of a frame is unsigned numbers")
     return Frame(*items)
 
 
 def open_envelope(item: Any) -> tuple[int, str, Any]:
     """Route, trace and checked message of one envelope; raises MessageError."""
-    if type(item) is not list or len(cast("list[Any]", item)) != 3:  # noqa: PLR2004 - route, trace, message
+    if item.__class__ is not list or len(item) != 3:  # noqa: PLR2004 - route, trace, message
         raise MalformedMessage("an envelope is [route, trace, message]")
-    route, trace, wire = cast("list[Any]", item)
+    route, trace, wire = item
     if type(route) is not int or not 0 <= route <= ROUTE_MAX:
         raise MalformedMessage(f"a route is a number up to {ROUTE_MAX}")
     if type(trace) is not str or len(trace) > TRACE_CHARS_MAX:
@@ -156,11 +164,11 @@ def _greeting(items: list[Any]) -> Greeting:
     if len(items) != _ITEMS or [type(one) for one in items] != [int, int, str, int, str, str, int]:
         raise MalformedMessage("a greeting is kind, version, process, incarnation, digest, package, addressed")
     if not (0 <= items[3] <= NUMBER_MAX and 0 <= items[6] <= NUMBER_MAX):
-        raise MalformedMessage("an incarnation is an unsigned number of 64 bits")
+        raise MalformedMessage("an incarnation is an unsigned number")
     return Greeting(*items)
 
 
 def _array_head(count: int) -> bytes:
-    if count < 24:  # noqa: PLR2004 - CBOR: counts below 24 fit the first byte
-        return bytes((0x80 | count,))
+    if count < len(_SHORT_ARRAYS):
+        return _SHORT_ARRAYS[count]
     return b"\x99" + count.to_bytes(2, "big")

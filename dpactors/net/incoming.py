@@ -72,10 +72,8 @@ class Incoming:
     def ack_due(self, now_s: float) -> bool:
         """Whether an acknowledgement should go now, without waiting for a message to ride on."""
         since = self._untold_since_s
-        if self._again:
-            return True
-        if since is None:
-            return False
+        if since is None or self._again:
+            return self._again
         return (
             self.received - self._told >= self._ack_messages
             or self.latest_received - self._latest_told >= self._ack_frames

@@ -91,23 +91,16 @@ class LinkMachine:
         self._greeted_s = now_s
         return notices
 
-    def send(
-        self,
-        route: int,
-        trace: str,
-        message: Any,
-        latest: bool,
-        now_s: float,
-    ) -> Sequence[LinkNotice]:
+    def send(self, route: int, trace: str, message: Any, *, latest: bool = False) -> Sequence[LinkNotice]:
         """Take a message; raises MessageError for one that cannot travel, returns Undelivered for one that may not."""
         if latest:
             self._out.put_latest(route, frames.envelope(route, trace, encode(message)))
             return ()
         if self.state in _ENDED:
-            return self._undelivered([Parcel(route, trace, message, b"")], f"the link is {self.state.value}")
-        parcel = Parcel(route, trace, message, frames.envelope(route, trace, encode(message)))
+            return self._undelivered([((route, trace, message, b""), False)], f"the link is {self.state.value}")
+        parcel = (route, trace, message, frames.envelope(route, trace, encode(message)))
         if not self._out.put(parcel):
-            return self._undelivered([parcel], f"the outbox is full, {self._out.waiting} messages wait")
+            return self._undelivered([(parcel, False)], f"the outbox is full, {self._out.waiting} messages wait")
         return ()
 
     def lost(self, reason: str, incarnation: int | None = None) -> list[LinkNotice]:
@@ -179,7 +172,7 @@ class LinkMachine:
                 parcel = self._out.reject(frame.first)
                 if parcel is not None:
                     why = str(frame.body[0])[: frames.TEXT_CHARS_MAX] if frame.body else "no reason"
-                    notices += self._undelivered([parcel], f"the peer cannot read it: {why}", sent=False)
+                    notices += self._undelivered([(parcel, False)], f"the peer cannot read it: {why}")
             case _:
                 self._say_bye()  # so that it need not wonder whether its last frame was read
                 notices += self._part("it took its leave", LinkState.LOST)
@@ -392,6 +385,8 @@ class LinkMachine:
         self._refused_before = reason
         return [Refused(self.peer, reason)]
 
-    def _undelivered(self, parcels: Sequence[Parcel], reason: str, *, sent: bool = True) -> list[LinkNotice]:
+    def _undelivered(self, parcels: Sequence[tuple[Parcel, bool]], reason: str) -> list[LinkNotice]:
         self.counters.undelivered += len(parcels)
-        return [Undelivered(self.peer, one.route, one.trace, one.message, one.sent and sent, reason) for one in parcels]
+        return [
+            Undelivered(self.peer, route, trace, message, sent, reason) for (route, trace, message, _), sent in parcels
+        ]

@@ -4,23 +4,12 @@ Rule: a message is in exactly one place: waiting, on its way, acknowledged (forg
 """
 
 from collections import deque
-from typing import Any
-
-from attrs import define
+from typing import Any, TypeAlias
 
 from dpactors.net.limits import LinkCounters, LinkLimits
 
-
-@define
-class Parcel:
-    """One reliable message, encoded once; kept whole so that it can be handed back."""
-
-    route: int
-    trace: str
-    message: Any
-    data: bytes
-    sent: bool = False
-    rejected: bool = False
+Parcel: TypeAlias = tuple[int, str, Any, bytes]
+"""Route, trace, message and its envelope, encoded once. A tuple, for one is made per message: a class costs 0.5 us."""
 
 
 class Outgoing:
@@ -31,12 +20,16 @@ class Outgoing:
         self._counters = counters
         self._waiting: deque[Parcel] = deque()
         self._waiting_bytes = 0
+        self._waiting_again = 0
+        """How many of those that wait, from the first, were sent before."""
         self._flying: deque[Parcel] = deque()
         self._flying_bytes = 0
         self.next_sequence = 0
         """Of the first parcel that waits."""
         self._sent_until = 0
         """One past the highest sequence ever sent; after a rewind above `next_sequence`."""
+        self._rejected: set[int] = set()
+        """Sequences on their way that the peer could not read; they were handed back already."""
         self._latest: dict[int, bytes] = {}
         self._latest_stamp = 0
         self._latest_acked = 0
@@ -54,14 +47,12 @@ class Outgoing:
 
     def put(self, parcel: Parcel) -> bool:
         """Queue a reliable message; False where the outbox is full."""
-        size = len(parcel.data)
-        limits = self._limits
-        if self._waiting and (
-            len(self._waiting) >= limits.outbox_messages or self._waiting_bytes + size > limits.outbox_bytes
-        ):
+        waiting, limits = self._waiting, self._limits
+        weight = self._waiting_bytes + len(parcel[3])
+        if waiting and (len(waiting) >= limits.outbox_messages or weight > limits.outbox_bytes):
             return False
-        self._waiting.append(parcel)
-        self._waiting_bytes += size
+        waiting.append(parcel)
+        self._waiting_bytes = weight
         return True
 
     def put_latest(self, route: int, data: bytes) -> None:
@@ -73,28 +64,31 @@ class Outgoing:
     def next_batch(self) -> tuple[int, list[bytes]] | None:
         """First sequence and parcels of the next frame, as far as credit goes; None where nothing may go."""
         waiting, flying, limits = self._waiting, self._flying, self._limits
+        if not waiting:
+            return None
         first = self.next_sequence
         batch: list[bytes] = []
         room = min(limits.batch_messages, limits.window_messages - len(flying))
         batch_bytes = 0
         while waiting and len(batch) < room:
             parcel = waiting[0]
-            size = len(parcel.data)
+            data = parcel[3]
+            size = len(data)
             if batch and batch_bytes + size > limits.batch_bytes:
                 break
             if flying and self._flying_bytes + size > limits.window_bytes:
                 break
-            waiting.popleft()
-            if parcel.sent:
-                self._counters.resent += 1
-            parcel.sent = True
-            flying.append(parcel)
-            batch.append(parcel.data)
+            flying.append(waiting.popleft())
+            batch.append(data)
             batch_bytes += size
             self._flying_bytes += size
         if not batch:
             return None
         self._waiting_bytes -= batch_bytes
+        if self._waiting_again:
+            again = min(self._waiting_again, len(batch))
+            self._waiting_again -= again
+            self._counters.resent += again
         self.next_sequence = first + len(batch)
         self._sent_until = max(self._sent_until, self.next_sequence)
         self._counters.messages_sent += len(batch)
@@ -127,13 +121,18 @@ class Outgoing:
             return False
         self._latest_acked = max(self._latest_acked, latest_ack)
         done = ack - (self.next_sequence - len(self._flying))
-        while done > 0:
+        if done <= 0:
+            return True
+        while done:
             done -= 1
             if self._flying:
-                self._flying_bytes -= len(self._flying.popleft().data)
+                self._flying_bytes -= len(self._flying.popleft()[3])
             else:  # a rewind took it back before this acknowledgement came
-                self._waiting_bytes -= len(self._waiting.popleft().data)
+                self._waiting_bytes -= len(self._waiting.popleft()[3])
+                self._waiting_again -= 1
                 self.next_sequence += 1
+        if self._rejected:
+            self._rejected = {one for one in self._rejected if one >= ack}
         return True
 
     def rewind(self, sequence: int) -> bool:
@@ -142,9 +141,10 @@ class Outgoing:
             return False
         if sequence < self.next_sequence - len(self._flying):
             return True  # a late request; what it asks for has arrived since
-        while self._flying:
-            self._waiting.appendleft(self._flying.pop())
-            self.next_sequence -= 1
+        self._waiting_again += len(self._flying)
+        self.next_sequence -= len(self._flying)
+        self._waiting.extendleft(reversed(self._flying))
+        self._flying.clear()
         self._waiting_bytes += self._flying_bytes
         self._flying_bytes = 0
         return True
@@ -152,18 +152,25 @@ class Outgoing:
     def reject(self, sequence: int) -> Parcel | None:
         """The parcel that the peer could not read, once; None where it is not on its way."""
         index = sequence - (self.next_sequence - len(self._flying))
-        if not 0 <= index < len(self._flying) or self._flying[index].rejected:
+        if not 0 <= index < len(self._flying) or sequence in self._rejected:
             return None
-        self._flying[index].rejected = True
+        self._rejected.add(sequence)
         return self._flying[index]
 
-    def abandon(self) -> list[Parcel]:
-        """Everything not acknowledged, oldest first; the next incarnation starts from zero."""
-        left = [parcel for parcel in (*self._flying, *self._waiting) if not parcel.rejected]
+    def abandon(self) -> list[tuple[Parcel, bool]]:
+        """Everything not acknowledged, oldest first, and whether it was sent; the next incarnation starts from zero."""
+        first = self.next_sequence - len(self._flying)
+        sent = len(self._flying) + self._waiting_again
+        left = [
+            (parcel, number < sent)
+            for number, parcel in enumerate((*self._flying, *self._waiting))
+            if first + number not in self._rejected
+        ]
         self._flying.clear()
         self._waiting.clear()
+        self._rejected.clear()
         self._latest.clear()
-        self._flying_bytes = self._waiting_bytes = 0
+        self._flying_bytes = self._waiting_bytes = self._waiting_again = 0
         self.next_sequence = self._sent_until = 0
         self._latest_stamp = self._latest_acked = 0
         return left

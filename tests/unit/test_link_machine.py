@@ -60,8 +60,8 @@ def up(**limits: int) -> tuple[LinkMachine, LinkMachine]:
     return one, other
 
 
-def put(machine: LinkMachine, *numbers: int, latest: bool = False, route: int = 0, now_s: float = 0.0) -> list[Any]:
-    return [one for n in numbers for one in machine.send(route, f"t{n}", Count(n), latest, now_s)]
+def put(machine: LinkMachine, *numbers: int, latest: bool = False, route: int = 0) -> list[Any]:
+    return [one for n in numbers for one in machine.send(route, f"t{n}", Count(n), latest=latest)]
 
 
 def numbers(notices: list[Any]) -> list[int]:
@@ -222,7 +222,7 @@ def test_an_acknowledgement_that_comes_after_a_request_to_send_again_counts() ->
     a.receive(ack, 0.1)
 
     assert a.settled
-    put(a, 6, now_s=0.1)
+    put(a, 6)
     assert numbers(talk(a, b, 0.1)) == [6]
     assert b.counters.duplicates == 0
 
@@ -257,14 +257,14 @@ def test_acknowledgements_ride_go_alone_after_many_and_after_a_while() -> None:
     talk(b, a, 0.1)
     assert a.unacknowledged == 0
 
-    put(a, 4, 5, 6, 7, now_s=0.1)
+    put(a, 4, 5, 6, 7)
     assert numbers(talk(a, b, 0.1)) == [4, 5, 6, 7]
     assert a.unacknowledged == 0
 
-    put(a, 8, now_s=0.2)
+    put(a, 8)
     for frame in a.frames_to_send(0.2):
         b.receive(frame, 0.2)
-    put(b, 100, now_s=0.2)
+    put(b, 100)
     assert numbers(talk(b, a, 0.2)) == [100]
     assert a.unacknowledged == 0
 
@@ -272,7 +272,7 @@ def test_acknowledgements_ride_go_alone_after_many_and_after_a_while() -> None:
 def test_an_unreadable_message_comes_back_and_the_link_goes_on() -> None:
     a, b = up()
     put(a, 1)
-    a._out._waiting[0].data = frames.envelope(0, "t", cbor2.dumps(["test.link.count/1", "one"]))
+    a._out._waiting[0] = (0, "t", Count(1), frames.envelope(0, "t", cbor2.dumps(["test.link.count/1", "one"])))
     put(a, 2)
 
     notices = talk(a, b)
@@ -412,7 +412,7 @@ def test_credit_in_messages_holds_the_rest_back() -> None:
 def test_credit_in_bytes_holds_the_rest_back_and_one_large_message_still_goes() -> None:
     a, b = up(window_bytes=1000, batch_bytes=600, ack_bytes=300)
     for size in (5000, 400, 400, 400):
-        a.send(0, "t", Blob(bytes(size)), False, 0.0)
+        a.send(0, "t", Blob(bytes(size)))
 
     out = a.frames_to_send(0.0)
 
@@ -425,11 +425,11 @@ def test_credit_in_bytes_holds_the_rest_back_and_one_large_message_still_goes() 
 def test_bytes_that_must_go_again_count_against_the_outbox() -> None:
     a, b = up(outbox_bytes=1000)
     for _ in range(2):
-        assert a.send(0, "t", Blob(bytes(400)), False, 0.0) == ()
+        assert a.send(0, "t", Blob(bytes(400))) == ()
     a.frames_to_send(0.0)
     a.receive(frames.write_frame(frames.NACK, 1, 1, 0, 0, 0), 0.0)
 
-    assert len(a.send(0, "t", Blob(bytes(400)), False, 0.0)) == 1
+    assert len(a.send(0, "t", Blob(bytes(400)))) == 1
     assert len(talk(a, b)) == 2
 
 
@@ -446,7 +446,7 @@ def test_a_full_outbox_hands_the_message_back() -> None:
 def test_an_outbox_full_of_bytes_hands_the_message_back() -> None:
     a, _ = pair(outbox_bytes=1000)
 
-    notices = [one for _ in range(5) for one in a.send(0, "t", Blob(bytes(400)), False, 0.0)]
+    notices = [one for _ in range(5) for one in a.send(0, "t", Blob(bytes(400)))]
 
     assert len(notices) == 3
 
@@ -454,11 +454,11 @@ def test_an_outbox_full_of_bytes_hands_the_message_back() -> None:
 def test_what_cannot_travel_is_the_senders_fault() -> None:
     a, _ = pair()
     with pytest.raises(MessageError):
-        a.send(0, "t", object(), False, 0.0)
+        a.send(0, "t", object())
     with pytest.raises(FrameTooLarge):
         frames.envelope(0, "t", bytes(frames.ENVELOPE_BYTES_MAX))
     with pytest.raises(ValueError, match="route"):
-        a.send(1 << 16, "t", Count(1), False, 0.0)
+        a.send(1 << 16, "t", Count(1))
     assert a.backlog == 0
 
 
@@ -497,7 +497,7 @@ def test_a_stopped_reader_gathers_no_latest_frames() -> None:
     a, _ = up(latest_frames=4)
     sent = 0
     for n in range(100):
-        put(a, n, latest=True, now_s=n / 1000)
+        put(a, n, latest=True)
         sent += len(a.frames_to_send(n / 1000))
     assert sent == 4
     put(a, 100, latest=True)
@@ -529,7 +529,7 @@ def test_silence_and_speech_are_told_once() -> None:
 def test_a_heartbeat_goes_only_where_nothing_else_did() -> None:
     a, _ = up()
     assert a.frames_to_send(0.49) == []
-    put(a, 1, now_s=0.5)
+    put(a, 1)
     assert len(a.frames_to_send(0.5)) == 1
     assert a.frames_to_send(0.9) == []
     assert len(a.frames_to_send(1.0)) == 1
@@ -653,13 +653,13 @@ class Weather(RuleBasedStateMachine):
         for _ in range(count):
             self.number += 1
             self.sent_by[self.number] = (name, self.ends[name].incarnation)
-            self.note(name, self.ends[name].send(0, "t", Count(self.number), False, self.now_s))
+            self.note(name, self.ends[name].send(0, "t", Count(self.number)))
         self.flush(name)
 
     @rule(name=st.sampled_from("ab"))
     def send_latest(self, name: str) -> None:
         self.number += 1
-        self.note(name, self.ends[name].send(1, "t", Count(self.number), True, self.now_s))
+        self.note(name, self.ends[name].send(1, "t", Count(self.number), latest=True))
         self.flush(name)
 
     @rule(name=st.sampled_from("ab"), data=st.data())
