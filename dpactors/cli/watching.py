@@ -79,7 +79,7 @@ def _print_new(process: str, path: Path, offset: int) -> int:
 def trace(
     request_id: str | None = None,
     *,
-    format: Literal["text", "json"] = "text",  # noqa: A002 - the flag's name
+    format: Literal["text", "json"] = "text",
     follow: bool = False,
     grep: Annotated[str | None, Parameter(name="--grep")] = None,
     run_dir: RunDir = None,

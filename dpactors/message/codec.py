@@ -61,9 +61,9 @@ def to_wire(message: Any) -> list[Any]:
 
 def from_wire(item: Any) -> Any:
     """The message in one decoded CBOR item; raises UnknownTag or MalformedMessage."""
-    if type(item) is not list or not item or type(item[0]) is not str:
+    fields = cast("list[Any]", item) if type(item) is list else []
+    if not fields or type(fields[0]) is not str:
         raise MalformedMessage("a message is an array that starts with its tag")
-    fields = cast("list[Any]", item)
     cls = class_of(fields[0])
     if cls is None:
         raise UnknownTag(f"no class for tag {fields[0][:80]!r} in this process")

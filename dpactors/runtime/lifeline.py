@@ -1,4 +1,4 @@
-"""A process never outlives its supervisor: a signal from the kernel, and a thread that waits for the supervisor's end."""
+"""A process never outlives its supervisor: the kernel signals it, and a thread waits for the supervisor's end."""
 
 import ctypes
 import os
@@ -28,8 +28,8 @@ def die_with_parent(parent: int) -> None:
         os._exit(ORPHANED)
 
 
-def watch_parent(parent: int, on_gone: Callable[[], None]) -> None:
-    """Call `on_gone` from a thread when the parent ends, and end this process half a second later.
+def watch_parent(parent: int, on_gone: Callable[[], object], sweep: Callable[[], None]) -> None:
+    """Call `on_gone` from a thread when the parent ends; half a second later call `sweep` and end this process.
 
     A thread, because the event loop may be busy, and os._exit, because a step may sit in a collective for ever.
     """
@@ -44,6 +44,7 @@ def watch_parent(parent: int, on_gone: Callable[[], None]) -> None:
         poll.poll()
         on_gone()
         time.sleep(LAST_ATTEMPT_S)
+        sweep()
         os._exit(ORPHANED)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()

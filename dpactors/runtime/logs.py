@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 import structlog
@@ -92,7 +92,9 @@ def read_line(line: str) -> dict[str, Any]:
         event = json.loads(line)
     except ValueError:
         event = None
-    return event if isinstance(event, dict) else {"event": line.rstrip(), "level": "print"}
+    if isinstance(event, dict):
+        return cast("dict[str, Any]", event)
+    return {"event": line.rstrip(), "level": "print"}
 
 
 def merged(paths: Mapping[str, Path]) -> Iterator[dict[str, Any]]:

@@ -108,7 +108,7 @@ def _open(address: str) -> socket.socket:
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 opened.bind(at)
                 opened.listen(BACKLOG)
-                opened.setblocking(False)
+                opened.setblocking(False)  # noqa: FBT003 - the socket's own signature
             except OSError:
                 opened.close()
                 raise

@@ -1,4 +1,4 @@
-"""Who performs the jobs of a process; imports torch only where a process has an engine, HTTP only where it has an ingress."""
+"""Who performs the jobs of a process; torch and the web server are imported only where an actor needs them."""
 
 import socket
 from collections.abc import Mapping
@@ -15,11 +15,12 @@ def performers_of(process: ProcessPlan, listen: Mapping[str, int]) -> dict[type,
     """Job classes to performers for the actors of a process; `listen` holds the inherited sockets by address."""
     performers: dict[type, Any] = {}
     for plan in process.actors:
-        if issubclass(plan.actor.Settings, EngineSettings):
+        settings = plan.setup.settings
+        if isinstance(settings, EngineSettings):
             from dpactors.engine.performer import EnginePerformer  # noqa: PLC0415 - torch, seconds and 200 MiB
 
             performers.update(dict.fromkeys(ENGINE_JOBS, EnginePerformer()))
-        elif issubclass(plan.actor.Settings, IngressSettings):
+        elif isinstance(settings, IngressSettings):
             from dpactors.http.server import HttpEdge  # noqa: PLC0415 - a web server only where one is wanted
 
             sockets = [socket.socket(fileno=descriptor) for descriptor in listen.values()]

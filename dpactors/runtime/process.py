@@ -34,6 +34,7 @@ from dpactors.runtime.host import ActorHost, HostHooks
 from dpactors.runtime.lifeline import ORPHANED, die_with_parent, watch_parent
 from dpactors.runtime.logs import set_up_logs
 from dpactors.runtime.performing import performers_of
+from dpactors.runtime.rundir import sweep_run_dir
 from dpactors.runtime.trace import TraceRecorder
 from dpactors.runtime.wiring import Wiring
 from dpactors.topology.document import Document
@@ -240,7 +241,9 @@ class Process:
         until = loop.time() + drain_s
         for address in self._host.actors:
             self._phase(address, Phase("draining"))
-        while loop.time() < until and any(row.get("running") or row.get("waiting") for row in self._host.status()):
+        while loop.time() < until and any(  # noqa: ASYNC110 - actors know no event for having nothing to do
+            row.get("running") or row.get("waiting") for row in self._host.status()
+        ):
             await asyncio.sleep(DRAIN_POLL_S)
         self.end(0)
 
@@ -248,9 +251,17 @@ class Process:
 async def _live(boot: Boot, plan: Plan, me: ProcessPlan) -> int:
     loop = asyncio.get_running_loop()
     process = Process(boot, plan, me)
-    watch_parent(boot.supervisor_pid, lambda: loop.call_soon_threadsafe(process.end, ORPHANED))
+    run_dir = Path(boot.run_dir)
+    watch_parent(
+        boot.supervisor_pid,
+        lambda: loop.call_soon_threadsafe(process.end, ORPHANED),
+        lambda: sweep_run_dir(run_dir),
+    )
     loop.add_signal_handler(signal.SIGTERM, process.stop, 0.0)
-    return await process.run()
+    code = await process.run()
+    if os.getppid() != boot.supervisor_pid:
+        sweep_run_dir(run_dir)  # a killed supervisor leaves its files to those who outlive it for a moment
+    return code
 
 
 def main() -> NoReturn:
@@ -271,7 +282,7 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-class _Refused(Exception):  # noqa: N818 - reads as the fact it is
+class _Refused(Exception):
     """A topology, catalogue or record that starting again would not mend."""
 
 

@@ -9,8 +9,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from attrs import define, frozen
+from attrs import asdict, define, frozen
 
 SOCKET_PATH_MAX = 107
 """Bytes of a unix socket's path on Linux, its final zero left out."""
@@ -73,8 +74,7 @@ class RunDir:
     def write_state(self, state: State) -> None:
         """Replace state.json in one move."""
         draft = self.path / "state.json.new"
-        tree = {key: getattr(state, key) for key in State.__slots__ if not key.startswith("__")}
-        draft.write_text(json.dumps(tree, indent=1) + "\n")
+        draft.write_text(json.dumps(asdict(state), indent=1) + "\n")
         draft.replace(self.path / "state.json")
 
     def release(self) -> None:
@@ -86,7 +86,7 @@ class RunDir:
 
 
 def open_run_dir(path: Path) -> RunDir:
-    """Make and lock a run directory; raises RunDirHeld where a live supervisor has it, OSError where it cannot be made."""
+    """Make and lock a run directory; raises RunDirHeld where a supervisor has it, OSError where it cannot be made."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
     lock = take_lock(path)
@@ -137,8 +137,9 @@ def holder(path: Path) -> int:
 def read_state(path: Path) -> State | None:
     """The state of the deployment in a run directory, running or not; None where none ever got that far."""
     try:
-        tree = json.loads((path / "state.json").read_text())
-        return State(**{**tree, "hosts": tuple(tree["hosts"]), "urls": tuple(tree["urls"])})
+        tree: dict[str, Any] = json.loads((path / "state.json").read_text())
+        tree.update(hosts=tuple(tree["hosts"]), urls=tuple(tree["urls"]))
+        return State(**tree)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -209,12 +210,12 @@ def _in_use(path: Path) -> bool:
 
 
 def _birth(pid: int) -> str:
-    """When a process began, in ticks since boot: tells it from a later one with its number; empty where it is gone."""
+    """When a process began, in ticks since boot, which tells it from a later one of its number; empty once it ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[19]
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _same_file(descriptor: int, path: Path) -> bool:

@@ -156,7 +156,7 @@ class Supervisor:
 
     # ------------------------------------------------------------- what the actor orders
 
-    def send(self, peer: str, route: int, trace: str, message: Any, latest: bool = False) -> None:  # noqa: FBT001, FBT002
+    def send(self, peer: str, route: int, trace: str, message: Any, latest: bool = False) -> None:
         """Hand a message to a child or to another host's supervisor."""
         links = self._links if peer in self._actor.children else self._neighbours
         links.send(peer, route, trace, message, latest=latest)

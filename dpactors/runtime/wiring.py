@@ -1,7 +1,7 @@
 """Keeps the links of one process in step with what the supervisor says of its peers. Decides; the links do the work."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import structlog
 from attrs import define
@@ -13,7 +13,7 @@ from dpactors.topology.plan import LinkPlan, Plan
 class Links(Protocol):
     """What is needed of ZmqLinks."""
 
-    def bind(self, peer: str, transport: str, host_address: str) -> str:
+    def bind(self, peer: str, transport: Literal["ipc", "tcp"], host_address: str) -> str:
         """Open the end of a link that waits, and say where."""
         ...
 

@@ -254,7 +254,8 @@ def test_an_ordered_stop_leaves_nothing(how: str, tmp_path: Path) -> None:
 
 
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
-    """Even while a request runs and step threads sit in collectives."""
+    """Neither process nor file, even while a request runs and step threads sit in collectives."""
+    before = set(files_left(tmp_path)) | set(os.listdir("/dev/shm"))
     with up("internal_1node", tmp_path) as deployment:
         pids = deployment.pids()
         body = {"model": "tiny-moe", "prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -262,11 +263,16 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
             next(stream.iter_lines())
             os.kill(json.loads((tmp_path / "state.json").read_text())["pid"], signal.SIGKILL)
             gone(pids, limit_s=2.0)  # the promise itself
+        assert set(files_left(tmp_path)) | set(os.listdir("/dev/shm")) <= before
 
 
 REFUSED = {
     "unknown inlet": ('to = "engine.requests"', 'to = "engine.request"', "engine.request"),
-    "unknown setting": ("[[groups]]", "[roles.coordinator.settings]\nsnapshot_intervall_s = 0.1\n\n[[groups]]", "snapshot_interval_s"),
+    "unknown setting": (
+        "[[groups]]",
+        "[roles.coordinator.settings]\nsnapshot_intervall_s = 0.1\n\n[[groups]]",
+        "snapshot_interval_s",
+    ),
     "no such host": ("node0 = 1", "node7 = 1", "node7"),
 }
 
