@@ -56,6 +56,11 @@ class Link:
     stuck: deque[bytes] = field(factory=deque[bytes])
     """Frames that the machine has let go and no line took yet; never more than its window."""
     touched: bool = False
+    """Whether the end of this turn of the loop will see to it."""
+    unsent: bool = False
+    """Whether messages of this turn wait for its end."""
+    wrote: bool = False
+    """Whether something was written since the line was last asked for more to read: a write may swallow its edge."""
 
 
 class Links:
@@ -96,7 +101,9 @@ class Links:
         notices = link.machine.send(route, trace, message, latest=latest)
         if notices:
             self._tell(link, notices)
-        if not link.touched:
+        if link.touched:
+            link.unsent = True
+        else:
             self._flush(link)
             self._touch(link)
 
@@ -174,7 +181,7 @@ class Links:
         link.stuck.clear()
         self._tell(link, link.machine.join(self._loop.time(), peer_incarnation))
         self._flush(link)
-        self._touch(link)
+        self._touch(link, more=True)
 
     def _cut(self, link: Link) -> None:
         """Close the line; the machine goes on without one."""
@@ -189,9 +196,11 @@ class Links:
         if line is None or self._closed:
             return
         machine, now_s = link.machine, self._loop.time()
+        more = True
         for _ in range(FRAMES_PER_PUMP):
             frame = line.read()
             if frame is None:
+                more = False
                 break
             if self._on_frame is not None:
                 self._on_frame(machine.peer, False, frame)  # noqa: FBT003 - received
@@ -200,11 +209,13 @@ class Links:
                 self._tell(link, notices)
             if link.line is not line:
                 return
-        else:
-            self._touch(link)
-        # Sending may swallow the transport's edge, so what it wrote is followed by another look.
-        if not link.touched and self._flush(link):
-            self._touch(link)
+            link.wrote = False
+            more = line.readable  # cheaper than a read in vain, which raises
+            if not more:
+                break
+        self._flush(link)
+        if more or link.wrote:
+            self._touch(link, more=more)
         if self._awaited is not None:
             true, done = self._awaited
             if not done.done() and self._all(true):
@@ -212,8 +223,9 @@ class Links:
 
     # ------------------------------------------------------------- inside
 
-    def _touch(self, link: Link) -> None:
-        """Look at this link again when the current turn of the loop is over."""
+    def _touch(self, link: Link, *, more: bool = False) -> None:
+        """See to this link when the current turn of the loop is over; `more` waits to be read."""
+        link.wrote |= more
         if link.touched or self._closed:
             return
         link.touched = True
@@ -226,29 +238,32 @@ class Links:
         touched, self._touched = self._touched, []
         for link in touched:
             link.touched = False
-            self._flush(link)
-            if link.line is not None and link.line.readable:
-                self._pump(link)
+            if link.unsent:
+                link.unsent = False
+                self._flush(link)
+            if link.wrote and link.line is not None:
+                link.wrote = False
+                if link.line.readable:
+                    self._pump(link)
 
-    def _flush(self, link: Link) -> bool:
-        """Write what may go; True where anything was written."""
+    def _flush(self, link: Link) -> None:
+        """Write what may go."""
         line = link.line
         if line is None:
-            return False
-        stuck, wrote = link.stuck, False
+            return
+        stuck = link.stuck
         while stuck:
             if not line.write(stuck[0]):
-                return wrote
+                return
             stuck.popleft()
-            wrote = True
+            link.wrote = True
         for frame in link.machine.frames_to_send(self._loop.time()):
             if self._on_frame is not None:
                 self._on_frame(link.machine.peer, True, frame)  # noqa: FBT003 - sent
             if stuck or not line.write(frame):
                 stuck.append(frame)
             else:
-                wrote = True
-        return wrote
+                link.wrote = True
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -258,7 +273,8 @@ class Links:
             notices = link.machine.tick(self._loop.time())
             if notices:
                 self._tell(link, notices)
-            if self._flush(link):
+            self._flush(link)
+            if link.wrote:
                 self._touch(link)
 
     async def _until(self, true: Callable[[LinkMachine], bool], ends_s: float) -> None:

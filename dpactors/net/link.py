@@ -204,7 +204,7 @@ class LinkMachine:
         return made
 
     def _fill(self, made: list[bytes], peer: int, now_s: float) -> None:
-        inside = self._in
+        inside, out = self._in, self._out
         while inside.rejects:
             sequence, why = inside.rejects.popleft()
             # Acknowledges only what came before: the sender must still have the message when it reads why.
@@ -213,10 +213,10 @@ class LinkMachine:
             inside.nack_due = False
             made.append(self._frame(frames.NACK, peer, inside.received))
         spoke = False
-        while (batch := self._out.next_batch()) is not None:
+        while out.queue and (batch := out.next_batch()) is not None:
             made.append(self._frame(frames.DATA, peer, *batch))
             spoke = True
-        while (batch := self._out.next_latest(now_s)) is not None:
+        while out.newest and (batch := out.next_latest(now_s)) is not None:
             made.append(self._frame(frames.LATEST, peer, *batch))
             spoke = True
         # A silent peer hears less often, so that a wedged one does not gather a pile of heartbeats.

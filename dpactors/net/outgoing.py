@@ -18,7 +18,8 @@ class Outgoing:
     def __init__(self, limits: LinkLimits, counters: LinkCounters) -> None:
         self._limits = limits
         self._counters = counters
-        self._waiting: deque[Parcel] = deque()
+        self.queue: deque[Parcel] = deque()
+        """What waits, oldest first."""
         self._waiting_bytes = 0
         self._waiting_again = 0
         """How many of those that wait, from the first, were sent before."""
@@ -30,7 +31,8 @@ class Outgoing:
         """One past the highest sequence ever sent; after a rewind above `next_sequence`."""
         self._rejected: set[int] = set()
         """Sequences on their way that the peer could not read; they were handed back already."""
-        self._latest: dict[int, bytes] = {}
+        self.newest: dict[int, bytes] = {}
+        """Envelope of the newest value of each route that was not sent yet."""
         self._latest_stamp = 0
         self._latest_acked = 0
         self._latest_sent_s = 0.0
@@ -38,7 +40,7 @@ class Outgoing:
     @property
     def waiting(self) -> int:
         """Reliable messages that were not sent yet, or must be sent again."""
-        return len(self._waiting)
+        return len(self.queue)
 
     @property
     def flying(self) -> int:
@@ -47,7 +49,7 @@ class Outgoing:
 
     def put(self, parcel: Parcel) -> bool:
         """Queue a reliable message; False where the outbox is full."""
-        waiting, limits = self._waiting, self._limits
+        waiting, limits = self.queue, self._limits
         weight = self._waiting_bytes + len(parcel[3])
         if waiting and (len(waiting) >= limits.outbox_messages or weight > limits.outbox_bytes):
             return False
@@ -57,13 +59,13 @@ class Outgoing:
 
     def put_latest(self, route: int, data: bytes) -> None:
         """Keep `data` as the newest of its route; an unsent older one is forgotten."""
-        if self._latest.pop(route, None) is not None:
+        if self.newest.pop(route, None) is not None:
             self._counters.coalesced += 1
-        self._latest[route] = data
+        self.newest[route] = data
 
     def next_batch(self) -> tuple[int, list[bytes]] | None:
         """First sequence and parcels of the next frame, as far as credit goes; None where nothing may go."""
-        waiting, flying, limits = self._waiting, self._flying, self._limits
+        waiting, flying, limits = self.queue, self._flying, self._limits
         if not waiting:
             return None
         first = self.next_sequence
@@ -96,7 +98,7 @@ class Outgoing:
 
     def next_latest(self, now_s: float) -> tuple[int, list[bytes]] | None:
         """Stamp and envelopes of the next frame of newest values; None where there is none or no credit."""
-        if not self._latest:
+        if not self.newest:
             return None
         # When every frame on its way was lost no acknowledgement will come, so one more goes per heartbeat.
         overdue = now_s - self._latest_sent_s >= self._limits.heartbeat_s
@@ -104,12 +106,12 @@ class Outgoing:
             return None
         batch: list[bytes] = []
         size = 0
-        for route, data in list(self._latest.items()):
+        for route, data in list(self.newest.items()):
             if batch and (size + len(data) > self._limits.batch_bytes or len(batch) >= self._limits.batch_messages):
                 break
             batch.append(data)
             size += len(data)
-            del self._latest[route]
+            del self.newest[route]
         self._latest_stamp += 1
         self._latest_sent_s = now_s
         self._counters.messages_sent += len(batch)
@@ -128,7 +130,7 @@ class Outgoing:
             if self._flying:
                 self._flying_bytes -= len(self._flying.popleft()[3])
             else:  # a rewind took it back before this acknowledgement came
-                self._waiting_bytes -= len(self._waiting.popleft()[3])
+                self._waiting_bytes -= len(self.queue.popleft()[3])
                 self._waiting_again -= 1
                 self.next_sequence += 1
         if self._rejected:
@@ -143,7 +145,7 @@ class Outgoing:
             return True  # a late request; what it asks for has arrived since
         self._waiting_again += len(self._flying)
         self.next_sequence -= len(self._flying)
-        self._waiting.extendleft(reversed(self._flying))
+        self.queue.extendleft(reversed(self._flying))
         self._flying.clear()
         self._waiting_bytes += self._flying_bytes
         self._flying_bytes = 0
@@ -163,13 +165,13 @@ class Outgoing:
         sent = len(self._flying) + self._waiting_again
         left = [
             (parcel, number < sent)
-            for number, parcel in enumerate((*self._flying, *self._waiting))
+            for number, parcel in enumerate((*self._flying, *self.queue))
             if first + number not in self._rejected
         ]
         self._flying.clear()
-        self._waiting.clear()
+        self.queue.clear()
         self._rejected.clear()
-        self._latest.clear()
+        self.newest.clear()
         self._flying_bytes = self._waiting_bytes = self._waiting_again = 0
         self.next_sequence = self._sent_until = 0
         self._latest_stamp = self._latest_acked = 0

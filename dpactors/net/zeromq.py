@@ -25,6 +25,9 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 500, 3000
 """Of ZMTP: answered by ZeroMQ's own thread, so they find a dead network and a stopped process, not a stuck loop."""
 SOCKETS_SPARE = 16
 
+# As plain numbers: an enum's own operators would cost as much again as the calls they are used in.
+_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+
 Transport: TypeAlias = Literal["ipc", "tcp"]
 
 
@@ -57,20 +60,20 @@ class _Dealer:
 
     def write(self, frame: bytes) -> bool:
         try:
-            self.socket.send(frame, zmq.NOBLOCK)
+            self.socket.send(frame, _NOBLOCK)
         except zmq.Again:
             return False
         return True
 
     def read(self) -> bytes | None:
         try:
-            return self.socket.recv(zmq.NOBLOCK)
+            return self.socket.recv(_NOBLOCK)
         except zmq.Again:
             return None
 
     @property
     def readable(self) -> bool:
-        return bool(cast("int", self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return self.socket.getsockopt(_EVENTS) & _POLLIN != 0  # type: ignore[operator]
 
     def close(self, linger_s: float) -> None:
         self._loop.remove_reader(self.socket.fileno())

@@ -272,7 +272,7 @@ def test_acknowledgements_ride_go_alone_after_many_and_after_a_while() -> None:
 def test_an_unreadable_message_comes_back_and_the_link_goes_on() -> None:
     a, b = up()
     put(a, 1)
-    a._out._waiting[0] = (0, "t", Count(1), frames.envelope(0, "t", cbor2.dumps(["test.link.count/1", "one"])))
+    a._out.queue[0] = (0, "t", Count(1), frames.envelope(0, "t", cbor2.dumps(["test.link.count/1", "one"])))
     put(a, 2)
 
     notices = talk(a, b)
