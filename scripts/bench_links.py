@@ -77,7 +77,8 @@ class Counter:
 
 
 def dealer(endpoint: str, *, bind: bool) -> "zmq.Socket[bytes]":
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = 0
     (socket.bind if bind else socket.connect)(endpoint)
@@ -145,7 +146,8 @@ class LinkClient:
 
     def __init__(self, folder: str) -> None:
         self.loop = asyncio.get_running_loop()
-        self.up = self.loop.create_future()
+        self.up: asyncio.Future[None] = self.loop.create_future()
+        self.began_s = 0.0
         self.waiting: deque[Callable[[Request], None]] = deque()
         self.links = ZmqLinks("client", 1, "bench", Path(folder), self.hear)
         self.links.bind("server", "ipc", "")

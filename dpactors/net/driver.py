@@ -1,7 +1,8 @@
 """Drives the link machines of one process on an asyncio loop; a transport only supplies lines.
 
-A line reads and writes whole frames without ever waiting. The first message of a loop turn leaves at once, later ones
-of that turn leave together at its end, and one timer serves all links.
+A line reads and writes whole frames without ever waiting. A message to a peer that has acknowledged all before it
+leaves at once (an ask waits for nothing); on a busy link those of one turn of the loop leave together at its end (a
+stream is batched). One timer serves all links.
 """
 
 import asyncio
@@ -101,11 +102,11 @@ class Links:
         notices = link.machine.send(route, trace, message, latest=latest)
         if notices:
             self._tell(link, notices)
-        if link.touched:
+        if link.touched or link.machine.unacknowledged:
             link.unsent = True
         else:
             self._flush(link)
-            self._touch(link)
+        self._touch(link)
 
     def drop(self, peer: str, reason: str, incarnation: int | None = None) -> None:
         """The peer (that incarnation of it) is gone: everything unacknowledged comes back."""
