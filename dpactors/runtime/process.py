@@ -16,6 +16,7 @@ from dpactors.actor.address import Address
 from dpactors.actor.effects import Phase, Stop
 from dpactors.actor.errors import ActorFailed
 from dpactors.net import notices
+from dpactors.net.link import LinkState
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.boot import Boot, load_catalogue, planned, process_of, read_boot
 from dpactors.runtime.control import (
@@ -168,6 +169,8 @@ class Process:
                 self._host.peer_down(peer, reason)
             case notices.Undelivered(peer, route, trace, message, may_have_run, _):
                 self._host.undelivered(peer, route, trace, message, may_have_run=may_have_run)
+            case notices.Refused(peer, reason) if self._links.machine(peer).state is LinkState.FENCED:
+                self._last_words(ORPHANED, f"{peer} has given this incarnation up: {reason}")
             case _:
                 self._remark(notice)
 

@@ -21,8 +21,8 @@ class Links(Protocol):
         """Open the end of a link that goes there."""
         ...
 
-    def drop(self, peer: str, reason: str) -> None:
-        """That incarnation of the peer is gone."""
+    def drop(self, peer: str, reason: str, incarnation: int | None = None) -> None:
+        """That incarnation of the peer is gone; another one that is linked by now is left alone."""
         ...
 
 
@@ -74,7 +74,7 @@ class Wiring:
                 continue
             gone = end.incarnation not in (0, entry.incarnation) or (end.incarnation and entry.state == "down")
             if gone:
-                self._links.drop(entry.process, "its process ended")
+                self._links.drop(entry.process, "its process ended", end.incarnation)
                 end.incarnation = 0
                 if end.binds:
                     end.endpoint = self._links.bind(entry.process, end.plan.transport, self._address)
@@ -88,8 +88,6 @@ class Wiring:
         endpoint = next((one.address for one in entry.endpoints), "")
         if not endpoint or (endpoint, entry.incarnation) == (end.endpoint, end.incarnation):
             return
-        if end.incarnation:
-            self._links.drop(entry.process, "its end of the link moved")
         self._log.debug("link.connect", peer=entry.process, endpoint=endpoint)
         end.endpoint, end.incarnation = endpoint, entry.incarnation
         self._links.connect(entry.process, endpoint, entry.incarnation)
