@@ -62,6 +62,11 @@ def up(
     if dry_run:
         print_plan(plan, None, json=False)
         return 0
+    if plan.keys:
+        raise Refusal(
+            f"{file}: [security] keys: encryption between hosts is not built yet, and nothing is started that only "
+            "looks encrypted. On a network of your own, leave keys out and set security.insecure=true"
+        )
     path = choose_run_dir(run_dir, plan.name)
     if held := holder(path):
         raise Refusal(str(RunDirHeld(path, held)))

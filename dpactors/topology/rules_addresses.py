@@ -20,7 +20,7 @@ from dpactors.topology.listen import (
 from dpactors.topology.settings import settings_of
 from dpactors.topology.values import Misfit, fit
 
-_KEYS = 'Add [security] with keys = "DIR" (dpactors keys new DIR), or with insecure = true if that network is yours'
+_KEYS = "Add [security] with insecure = true if that network is yours alone (encryption by keys is not built yet)"
 
 
 @frozen

@@ -65,6 +65,11 @@ class Deployment:
     def url(self) -> str:
         return self.ps()["urls"][0]
 
+    @property
+    def links_dir(self) -> Path:
+        """Where the sockets between its processes lie."""
+        return Path(json.loads((self.run_dir / "state.json").read_text())["links_dir"])
+
     def pids(self) -> set[int]:
         """The supervisor's and every actor's process."""
         state = json.loads((self.run_dir / "state.json").read_text())

@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import openai
 import psutil
 import pytest
 
-from tests.live.deployment import Deployment, cli, gone, until, up
+from tests.live.deployment import DPACTORS, REPOSITORY, TOPOLOGIES, Deployment, cli, gone, until, up
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +87,15 @@ def test_dummies_leave_no_mark_in_the_metrics(pair: Deployment) -> None:
 
 def test_a_client_that_leaves_aborts_its_request(pair: Deployment) -> None:
     body = {"model": "tiny-moe", "prompt": [5, 6, 7], "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    before = sum(row["real_steps"] for row in pair.asleep())
     with httpx.stream("POST", f"{pair.url}/v1/completions", json=body, timeout=60) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # held on to: httpx hangs up when it is collected
+        next(lines)
+        until(lambda: any(row["running"] for row in pair.actors("engine")), "the request in a rank's own word")
 
     rows = pair.asleep()
     assert [row["kv_used"] for row in rows] == [0.0, 0.0]
-    generated = sum(row["real_steps"] for row in rows)
-    assert generated < 1500
+    assert 0 < sum(row["real_steps"] for row in rows) - before < 1500
 
 
 def test_the_story_of_a_request_spans_its_processes(pair: Deployment) -> None:
@@ -207,11 +211,7 @@ def test_each_host_may_be_brought_up_by_itself_in_any_order(tmp_path: Path) -> N
         port = probe.getsockname()[1]
     common = ("--set", f"rendezvous.port={port}", "--host")
     waiting = tmp_path / "node1"
-    from tests.live.deployment import DPACTORS, REPOSITORY, TOPOLOGIES
-
     listen = ("--set", 'roles.frontend.settings.listen="127.0.0.1:0"')
-    import subprocess
-
     second = subprocess.Popen(
         [*DPACTORS, "up", str(TOPOLOGIES / "hybrid_2node.toml"), "--run-dir", str(waiting), *listen, *common, "node1"],
         cwd=REPOSITORY,
@@ -233,37 +233,46 @@ def test_each_host_may_be_brought_up_by_itself_in_any_order(tmp_path: Path) -> N
         second.wait(30)
 
 
-def files_left(run_dir: Path) -> list[str]:
-    runtime = [str(p) for p in Path("/tmp").glob(f"dpactors-{os.getuid()}-*/*") if p.is_socket()]
-    return [str(p) for p in run_dir.rglob("*") if p.is_socket()] + runtime
+def left_of(run_dir: Path, links_dir: Path) -> list[str]:
+    """Sockets and folders of one deployment that are still there."""
+    return [str(p) for p in run_dir.rglob("*") if p.is_socket()] + [str(p) for p in [links_dir] if p.exists()]
+
+
+def shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "dpactors" in name or name.startswith(("psm_", "torch_"))}
 
 
 @pytest.mark.parametrize("how", ["down", "SIGINT", "SIGTERM"])
 def test_an_ordered_stop_leaves_nothing(how: str, tmp_path: Path) -> None:
-    before = set(files_left(tmp_path)) | set(os.listdir("/dev/shm"))
+    before = shared_memory()
     with up("internal_1node", tmp_path) as deployment:
-        pids = deployment.pids()
+        pids, links_dir = deployment.pids(), deployment.links_dir
+        assert links_dir.exists()
         supervisor = json.loads((tmp_path / "state.json").read_text())["pid"]
         if how == "down":
             assert deployment.cli("down").returncode == 0
         else:
             os.kill(supervisor, getattr(signal, how))
         gone(pids)
-        assert set(files_left(tmp_path)) | set(os.listdir("/dev/shm")) <= before
+        assert left_of(tmp_path, links_dir) == []
+        assert shared_memory() <= before
         assert deployment.cli("down").returncode == 0  # idempotent
 
 
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     """Neither process nor file, even while a request runs and step threads sit in collectives."""
-    before = set(files_left(tmp_path)) | set(os.listdir("/dev/shm"))
+    before = shared_memory()
     with up("internal_1node", tmp_path) as deployment:
-        pids = deployment.pids()
+        pids, links_dir = deployment.pids(), deployment.links_dir
+        assert links_dir.exists()
         body = {"model": "tiny-moe", "prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{deployment.url}/v1/completions", json=body, timeout=60) as stream:
-            next(stream.iter_lines())
+            lines = stream.iter_lines()  # held on to: httpx hangs up when it is collected
+            next(lines)
             os.kill(json.loads((tmp_path / "state.json").read_text())["pid"], signal.SIGKILL)
             gone(pids, limit_s=2.0)  # the promise itself
-        assert set(files_left(tmp_path)) | set(os.listdir("/dev/shm")) <= before
+        assert left_of(tmp_path, links_dir) == []
+        assert shared_memory() <= before
 
 
 REFUSED = {
@@ -279,8 +288,6 @@ REFUSED = {
 
 @pytest.mark.parametrize(("old", "new", "names"), REFUSED.values(), ids=REFUSED)
 def test_check_and_up_refuse_alike_and_start_nothing(old: str, new: str, names: str, tmp_path: Path) -> None:
-    from tests.live.deployment import TOPOLOGIES
-
     text = (TOPOLOGIES / "internal_1node.toml").read_text()
     assert old in text
     bad = tmp_path / "bad.toml"
@@ -295,3 +302,44 @@ def test_check_and_up_refuse_alike_and_start_nothing(old: str, new: str, names: 
         assert str(bad) in output
         assert names in output
     assert not run_dir.exists()
+
+
+def test_dense_ranks_need_no_group_and_no_waves(tmp_path: Path) -> None:
+    """A seeded script makes the checkpoint; both ranks serve it, each by itself."""
+    dense = tmp_path / "dense"
+    made = subprocess.run(
+        [sys.executable, "scripts/make_dense.py", str(dense)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    with up("dense_dp2", tmp_path / "run", DENSE_MODEL=str(dense)) as deployment:
+        found = []
+        for rank in (0, 1):
+            answer = deployment.complete(
+                [5, 6, 7], max_tokens=8, ignore_eos=True, model=None, data_parallel_rank=rank, return_token_ids=True
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-dpactors-rank"] == str(rank)
+            found.append(answer.json()["choices"][0]["token_ids"])
+        assert found[0] == found[1]
+        rows = until(
+            lambda: (
+                [r for r in deployment.actors("engine") if r["real_steps"] == 8][1:] and deployment.actors("engine")
+            ),
+            "the ranks' own word of their steps",
+        )
+        assert [(row["real_steps"], row["dummy_steps"], row["wave"]) for row in rows] == [(8, 0, 0), (8, 0, 0)]
+
+
+def test_addresses_of_others_are_refused_without_a_word_of_trust(tmp_path: Path) -> None:
+    path = str(TOPOLOGIES / "internal_1node.toml")
+    refused = cli("up", path, "--run-dir", str(tmp_path / "run"), NODE0="10.9.9.9")
+    trusted = cli("up", path, "--set", "security.insecure=true", "--run-dir", str(tmp_path / "run"), NODE0="10.9.9.9")
+
+    assert refused.returncode == trusted.returncode == 2
+    assert "insecure = true" in refused.stderr
+    assert "--host node0" in trusted.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """Processes are killed under load; their clients do not notice, or only those whose own connection was cut."""
 
+import json
 import threading
 from pathlib import Path
 
@@ -50,8 +51,6 @@ class Streams:
             self.failed[number] = repr(error)
 
     def _take(self, number: int, line: str) -> None:
-        import json
-
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
             self.failed[number] = chunk["error"]["message"]

@@ -165,7 +165,6 @@ def test_a_host_that_others_reach_needs_keys(change: Change) -> None:
 
     assert "line 2, hosts.node0" == problem.place
     assert "can be reached from other machines" in problem.wrong
-    assert 'Add [security] with keys = "DIR"' in problem.mend
     assert "insecure = true" in problem.mend
     assert [] == problems_of(change, ("[[groups]]", "[security]\ninsecure = true\n[[groups]]"))
     assert [] == problems_of(change, ("[[groups]]", SECURE + "[[groups]]"))
