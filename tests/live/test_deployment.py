@@ -304,6 +304,33 @@ def test_check_and_up_refuse_alike_and_start_nothing(old: str, new: str, names: 
     assert not run_dir.exists()
 
 
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    """A mistyped inlet, an unknown setting, a duplicate rank, a missing wave wire and an open address in one file."""
+    text = (TOPOLOGIES / "internal_1node.toml").read_text()
+    twin = '[roles.spare]\nactor = "engine"\nplace = { node0 = 1 }\n\n[[groups]]'
+    wire = '\n[[wires]]\nfrom = "client.requests"\nto = "spare.requests"\n'
+    for old, new in (
+        ('to = "ingress.replies"', 'to = "ingress.reply"'),
+        ("[[groups]]", "[roles.coordinator.settings]\nsnapshot_intervall_s = 0.1\n\n" + twin),
+        ('[[wires]]\nfrom = "coordinator.starts"\nto = "engine.starts"\n', wire),
+        ("127.0.0.1", "10.9.9.9"),
+    ):
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text)
+
+    checked = cli("check", str(bad))
+    started = cli("up", str(bad), "--detach", "--run-dir", str(tmp_path / "run"))
+
+    assert checked.returncode == started.returncode == 2
+    for output in (checked.stdout, started.stderr):
+        for words in ("ingress.reply", "snapshot_interval_s", "duplicate rank", "coordinator.starts", "10.9.9.9"):
+            assert words in output, output
+        assert output.count(f"  {bad}: line ") >= 5
+    assert not (tmp_path / "run").exists()
+
+
 def test_dense_ranks_need_no_group_and_no_waves(tmp_path: Path) -> None:
     """A seeded script makes the checkpoint; both ranks serve it, each by itself."""
     dense = tmp_path / "dense"
