@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dpactors.cli.errors import FAILED, Refusal
+from dpactors.cli.errors import FAILED, INTERRUPTED, Refusal
 from dpactors.cli.files import Set, load, print_plan
 
 REFRESH_S = 0.25
@@ -107,7 +107,9 @@ async def _live(deployment: Any, run: Any, doors: Any) -> int:
     stop = await supervisor.run()
     show.cancel()
     _tell_parent("" if supervisor.ready.is_set() else f"{stop.code} {stop.reason}")
-    if stop.code and stop.code != 130:  # noqa: PLR2004 - an interrupt needs no explanation
+    if stop.code in (0, INTERRUPTED):
+        print(f"{deployment.plan.name} is down", flush=True)
+    else:
         print(f"dpactors: {deployment.plan.name}: {stop.reason}. Logs: {run.path / 'logs'}", file=sys.stderr)
     return stop.code
 

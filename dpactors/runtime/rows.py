@@ -8,11 +8,13 @@ from typing import Any
 
 from attrs import frozen
 
+from dpactors.actor.effects import Phase
 from dpactors.runtime.children import BEGINNING, Child
 from dpactors.runtime.supervising import Supervising
 
 COLUMNS = ("rank", "wave", "running", "waiting", "kv_used", "step_age_s")
 """Facts of an actor that are columns of their own; null where an actor has none."""
+WAITING = Phase("starting", "", "the roles before its own")
 
 
 @frozen
@@ -33,7 +35,7 @@ def rows_of(actor: Supervising, pid_of: Callable[[str], int | None], now_s: floa
     for child in actor.children.values():
         state, facts = actor.state_of(child, now_s), _facts(child)
         for address in child.spec.actors:
-            phase = child.phases.get(address, BEGINNING)
+            phase = WAITING if child.life == "waiting" else child.phases.get(address, BEGINNING)
             own = facts.get(address, {})
             if own.get("step_age_s") is not None:
                 own["step_age_s"] = round(own["step_age_s"] + now_s - child.heard_s, 3)

@@ -98,6 +98,8 @@ class Supervising(Actor):
 
     def on_start(self, now_s: float) -> Effects:
         yield Phase("starting", f"starting {len(self.children)} processes")
+        for child in self.children.values():
+            child.since_s = now_s
         if self.settings.other_hosts:
             yield SetTimer("roster", ROSTER_S)
         yield from self._open_stages(now_s)

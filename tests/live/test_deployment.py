@@ -325,7 +325,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 
     assert checked.returncode == started.returncode == 2
     for output in (checked.stdout, started.stderr):
-        for words in ("ingress.reply", "snapshot_interval_s", "duplicate rank", "coordinator.starts", "10.9.9.9"):
+        for words in ("no inlet reply", "snapshot_interval_s", "duplicate rank", "coordinator.starts", "10.9.9.9"):
             assert words in output, output
         assert output.count(f"  {bad}: line ") >= 5
     assert not (tmp_path / "run").exists()
