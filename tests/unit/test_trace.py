@@ -1,0 +1,121 @@
+"""A story is merged from the files of several processes and holds no word of a prompt."""
+
+from array import array
+from pathlib import Path
+
+from dpactors.actor.address import Address
+from dpactors.actor.effects import JobSaid, Received
+from dpactors.runtime.flow import FlowRecorder, about
+from dpactors.runtime.trace import Follower, TraceRecorder, as_text, read_story
+from dpactors.serving.jobs import RunStep, Submitted
+from dpactors.serving.messages import (
+    Abort,
+    Dispatch,
+    Generate,
+    RankLoad,
+    Reply,
+    RequestOutput,
+    Sampling,
+    StartWave,
+    StepOutputs,
+)
+
+GENERATE = Generate("r1", array("i", [918273645, 918273646]), 5, Sampling(0.0, 1.0, 0, 1, array("i"), False, 0), None)
+OUTPUT = RequestOutput("r1", 0, array("i", [918273647]), "length", None, None, 200, 0)
+LOAD = RankLoad(0, 1, 3, 4, 0, 1, 0.5, ())
+CLIENT, ENGINE, COORDINATOR = Address("client", 0), Address("engine", 0), Address("coordinator", 0)
+
+
+def test_what_a_message_is_about() -> None:
+    assert about(GENERATE) == ("r1",)
+    assert about(Dispatch(GENERATE, 1, 1, False, array("i"))) == ("r1",)
+    assert about(Submitted(1, GENERATE)) == ("r1",)
+    assert about(StepOutputs(LOAD, (OUTPUT, OUTPUT))) == ("r1", "r1")
+    assert about(Reply(0, 1, OUTPUT)) == ("r1",)
+    assert about(Abort(("a", "b"))) == ("a", "b")
+    assert about(StartWave(1)) == ()
+
+
+def recorders(tmp_path: Path) -> dict[str, TraceRecorder]:
+    return {
+        name: TraceRecorder(tmp_path / "traces" / f"{name}.jsonl")
+        for name in ("frontend.0", "engine.0", "coordinator.0")
+    }
+
+
+def record(tmp_path: Path) -> None:
+    files = recorders(tmp_path)
+    flows = {name: FlowRecorder(name, file.append) for name, file in files.items()}
+    flows["frontend.0"].event(Address("ingress", 0), JobSaid("http", Submitted(1, GENERATE)), "r1")
+    flows["frontend.0"].send(CLIENT, "requests", ENGINE, Dispatch(GENERATE, 3, 1, True, array("i")), "r1")
+    flows["coordinator.0"].send(COORDINATOR, "starts", ENGINE, StartWave(3), "other")
+    flows["engine.0"].event(ENGINE, Received("starts", COORDINATOR, StartWave(3)), "other")
+    flows["engine.0"].job(ENGINE, "step", RunStep(array("i", [918273645]), array("i", [0]), array("i", [0]), ()), "x")
+    flows["engine.0"].send(ENGINE, "outputs", CLIENT, StepOutputs(LOAD, (OUTPUT,)), "x")
+    flows["frontend.0"].event(CLIENT, Received("outputs", ENGINE, StepOutputs(LOAD, (OUTPUT,))), "x")
+    flows["engine.0"].send(ENGINE, "outputs", CLIENT, StepOutputs(LOAD, ()), "later, of no interest")
+    for file in files.values():
+        file.close()
+
+
+def test_a_story_is_in_order_and_spans_processes(tmp_path: Path) -> None:
+    record(tmp_path)
+
+    story = read_story(tmp_path, "r1")
+
+    assert [one["what"] for one in story] == [
+        "Submitted",
+        "Dispatch",
+        "StartWave",
+        "StartWave",
+        "RunStep",
+        "StepOutputs",
+        "StepOutputs",
+    ]
+    assert {one["process"] for one in story} == {"frontend.0", "engine.0", "coordinator.0"}
+    assert story[-1]["finish"] == "length"
+    assert "starts RunStep" in as_text(story)
+
+
+def test_no_prompt_and_no_output_is_written_down(tmp_path: Path) -> None:
+    record(tmp_path)
+
+    for path in (tmp_path / "traces").iterdir():
+        assert "91827364" not in path.read_text()
+
+
+def test_a_request_nobody_saw_has_no_story(tmp_path: Path) -> None:
+    record(tmp_path)
+
+    assert read_story(tmp_path, "r2") == []
+
+
+def test_a_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
+    record(tmp_path)
+    with (tmp_path / "traces" / "engine.0.jsonl").open("a") as file:
+        file.write('{"t": 1, "requests": ["r1"')
+
+    assert len(read_story(tmp_path, "r1")) == 7
+
+
+def test_a_trace_file_is_bounded(tmp_path: Path) -> None:
+    file = TraceRecorder(tmp_path / "traces" / "engine.0.jsonl", limit_bytes=20_000)
+    for n in range(2_000):
+        file.append({"t": float(n), "kind": "send", "what": "StartWave"})
+        file.flush()
+    file.close()
+
+    assert sum(path.stat().st_size for path in (tmp_path / "traces").iterdir()) <= 21_000
+
+
+def test_a_follower_sees_new_records_of_all_processes(tmp_path: Path) -> None:
+    files = recorders(tmp_path)
+    follower = Follower(tmp_path)
+    for n, file in enumerate(files.values()):
+        file.append({"t": float(-n), "what": str(n)})
+        file.flush()
+
+    assert [one["what"] for one in follower.poll()] == ["2", "1", "0"]
+    assert follower.poll() == []
+    for file in files.values():
+        file.close()
