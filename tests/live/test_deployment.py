@@ -204,33 +204,38 @@ def test_external_ranks_have_a_door_each(tmp_path: Path) -> None:
         assert sorted(ranks) == ["0", "1", "2", "3"]
 
 
-def test_each_host_may_be_brought_up_by_itself_in_any_order(tmp_path: Path) -> None:
-    """NODE1 first, then NODE0, as on two machines; each has a supervisor and a run directory of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = ("--set", f"rendezvous.port={port}", "--host")
-    waiting = tmp_path / "node1"
-    listen = ("--set", 'roles.frontend.settings.listen="127.0.0.1:0"')
-    second = subprocess.Popen(
-        [*DPACTORS, "up", str(TOPOLOGIES / "hybrid_2node.toml"), "--run-dir", str(waiting), *listen, *common, "node1"],
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+def test_each_host_may_be_brought_up_by_itself_in_any_order_and_come_back(tmp_path: Path) -> None:
+    """NODE1 first, then NODE0, as on two machines; then NODE1 dies as a whole and is brought up again."""
+    rendezvous = f"rendezvous.port={free_ports(2)}0"
+    waiting = Deployment(tmp_path / "node1")
+    listen = 'roles.frontend.settings.listen="127.0.0.1:0"'
+    file = str(TOPOLOGIES / "hybrid_2node.toml")
+    command = [*DPACTORS, "up", file, "--run-dir", str(waiting.run_dir), "--host", "node1"]
+    command += ["--set", rendezvous, "--set", listen]
+    alone = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: (waiting / "state.json").exists() or second.poll() is not None, "node1's supervisor")
-        with up("hybrid_2node", tmp_path / "node0", *common, "node0") as first:
-            other = Deployment(waiting)
-            until(lambda: all(row["state"] == "ready" for row in other.actors("engine")), "node1 ready")
+        until(lambda: (waiting.run_dir / "state.json").exists() or alone.poll() is not None, "node1's supervisor")
+        with up("hybrid_2node", tmp_path / "node0", "--set", rendezvous, "--host", "node0") as first:
+            until(lambda: all(row["state"] == "ready" for row in waiting.actors()), "node1 ready")
             assert "together" in first.ask().text
-            assert "together" in first.ask(url=other.url).text
-            pids = other.pids()
-            assert other.cli("down").returncode == 0
+            assert "together" in first.ask(url=waiting.url).text
+
+            pids = waiting.pids()
+            alone.kill()
+            alone.wait()
+            gone(pids)
+            alone = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            # Ranks 0 and 1 have lost their group: the request waits until the ranks of node1 are back.
+            assert "together" in first.ask().text
+            until(lambda: all(row["state"] == "ready" for row in waiting.actors()), "node1 ready again")
+            assert "together" in first.ask(url=waiting.url).text
+
+            pids = waiting.pids()
+            assert waiting.cli("down").returncode == 0
             gone(pids)
     finally:
-        second.send_signal(signal.SIGTERM)
-        second.wait(30)
+        alone.terminate()
+        alone.wait(30)
 
 
 def left_of(run_dir: Path, links_dir: Path) -> list[str]:
