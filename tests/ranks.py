@@ -55,7 +55,8 @@ class Ranks:
     def join(self) -> None:
         """Meet in a new epoch."""
         self.epoch += 1
-        self.each(lambda rank: self.perform(rank, JoinExchange(self.epoch, rank, self.size, "127.0.0.1")))
+        kind = self.settings.exchange
+        self.each(lambda rank: self.perform(rank, JoinExchange(self.epoch, rank, self.size, "127.0.0.1", kind)))
 
     def perform(self, rank: int, job: Any) -> Any:
         """One job of one rank, on the calling thread."""

@@ -86,7 +86,7 @@ class GlooExchange:
         self._alltoall("rows", got, rows, receive, send)
         outputs = got
         if got.shape[0]:
-            outputs = _by_expert(got, asked, [sum(wanted[expert::here]) for expert in range(here)], compute)
+            outputs = by_expert(got, asked, [sum(wanted[expert::here]) for expert in range(here)], compute)
         back = torch.empty_like(rows)
         self._alltoall("outputs", back, outputs, send, receive)
         return back
@@ -122,7 +122,7 @@ class GlooExchange:
         return ExchangeLost(f"{operation} in epoch {self._epoch}, {who}: {_first_line(error)}")
 
 
-def _by_expert(got: Tensor, asked: Tensor, counts: list[int], compute: Compute) -> Tensor:
+def by_expert(got: Tensor, asked: Tensor, counts: list[int], compute: Compute) -> Tensor:
     """Compute rows that came in order of sender, then expert; `asked` is [senders * local experts]."""
     expert_of = torch.arange(len(counts)).repeat(asked.shape[0] // len(counts)).repeat_interleave(asked)
     order = expert_of.argsort(stable=True)

@@ -13,6 +13,7 @@ from dpactors.engine.exchange import Exchange, LocalExchange, join_gloo
 from dpactors.engine.model import Decoder
 from dpactors.engine.rendezvous import Mailbox
 from dpactors.engine.sampling import draw
+from dpactors.engine.streams import meet_on_host
 from dpactors.engine.weights import load_weights
 from dpactors.models import model_dir
 from dpactors.serving.jobs import (
@@ -126,13 +127,11 @@ class EnginePerformer:
         if job.size == 1:
             self._exchange = LocalExchange()
             return
-        self._exchange = join_gloo(
-            self._mailbox,
-            job,
-            say,
-            meeting_timeout_s=self._meeting_timeout_s,
-            operation_timeout_s=self._operation_timeout_s,
-        )
+        limits = {"meeting_timeout_s": self._meeting_timeout_s, "operation_timeout_s": self._operation_timeout_s}
+        if job.exchange == "auto":
+            self._exchange = meet_on_host(self._mailbox, job, say, **limits)
+        if self._exchange is None:
+            self._exchange = join_gloo(self._mailbox, job, say, **limits)
 
     def _step(self, job: RunStep) -> StepResult:
         begun_s = time.perf_counter()

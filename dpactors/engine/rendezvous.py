@@ -35,6 +35,12 @@ class Mailbox:
             self._cancelled = True
             self._changed.notify_all()
 
+    def raise_if_cancelled(self) -> None:
+        """Raises MeetingFailed where somebody cancelled the meeting."""
+        with self._changed:
+            if self._cancelled:
+                raise MeetingFailed("the meeting of ranks was cancelled")
+
     def rearm(self) -> None:
         """Forget a cancel: its job has ended."""
         with self._changed:

@@ -296,7 +296,9 @@ class Engine(Actor):
         self.wave = self.wave.reset(form.wave)
         self.job = JOIN
         yield Phase("starting", f"meeting {form.size} ranks", "the other ranks")
-        yield RunJob(JOIN, JoinExchange(form.epoch, self.place, form.size, self.setup.host_address))
+        yield RunJob(
+            JOIN, JoinExchange(form.epoch, self.place, form.size, self.setup.host_address, self.settings.exchange)
+        )
         for key in self.keys:
             yield FeedJob(JOIN, key)
         self.keys = []

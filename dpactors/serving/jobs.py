@@ -60,6 +60,8 @@ class JoinExchange:
     size: int
     address: str
     """This host's address, on which the other ranks can reach it."""
+    exchange: str = "auto"
+    """As in the engine's settings."""
 
 
 @frozen

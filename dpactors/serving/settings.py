@@ -54,6 +54,11 @@ class EngineSettings:
     max_model_len: int = setting(0, "longest prompt + output; 0 takes the checkpoint's limit", "tokens")
     max_running: int = setting(64, "requests in one step", "requests", _at_least_1)
     max_step_tokens: int = setting(2048, "tokens in one step, prefill and decode together", "tokens", _at_least_1)
+    exchange: str = setting(
+        "auto",
+        "how expert rows travel: 'auto' takes unix sockets where all ranks share a host, else gloo; or 'gloo'",
+        check=validators.in_(("auto", "gloo")),
+    )
     sync_interval: int = setting(16, "steps between finish agreements of a group", "steps", _at_least_1)
     report_interval_s: float = setting(0.1, "between two load reports while nothing changes", "s", _positive)
     wake_retry_s: float = setting(0.1, "before a rank with work repeats that it wants a wave", "s", _positive)

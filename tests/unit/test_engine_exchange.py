@@ -1,5 +1,7 @@
 """The exchange of experts between ranks: the meeting without a server, agreement, and what a lost rank looks like."""
 
+import json
+import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from torch import Tensor
 
 from dpactors.engine.errors import ExchangeLost, ExchangeMissing, MeetingFailed
-from dpactors.engine.exchange import GlooExchange, LocalExchange, join_gloo
+from dpactors.engine.exchange import LocalExchange, join_gloo
 from dpactors.engine.performer import EnginePerformer
 from dpactors.engine.rendezvous import Mailbox
+from dpactors.engine.streams import HELLO, StreamExchange, meet_on_host
 from dpactors.engine.weights import local_experts
 from dpactors.serving.jobs import AgreeIdle, JoinExchange, KeyKnown, KeySet, LoadModel
 from dpactors.serving.scheduling.scheduler import Scheduler, dummy
@@ -24,7 +28,12 @@ SETTINGS = EngineSettings(kv_blocks=16, block_size=4)
 HIDDEN, EXPERTS = 6, 7
 
 
-def meet(size: int, epoch: int = 1) -> list[GlooExchange]:
+KINDS = {"gloo": join_gloo, "streams": meet_on_host}
+both = pytest.mark.parametrize("kind", KINDS)
+BOTH_SETTINGS = pytest.mark.parametrize("settings", [SETTINGS, evolve(SETTINGS, exchange="gloo")], ids=["auto", "gloo"])
+
+
+def meet(size: int, kind: str, epoch: int = 1) -> list[Any]:
     """A group of `size` exchanges in this process."""
     mailboxes = [Mailbox() for _ in range(size)]
 
@@ -32,8 +41,8 @@ def meet(size: int, epoch: int = 1) -> list[GlooExchange]:
         for mailbox in mailboxes:
             mailbox.put(item.key, item.value)
 
-    def join(rank: int) -> GlooExchange:
-        return join_gloo(
+    def join(rank: int) -> Any:
+        return KINDS[kind](
             mailboxes[rank],
             JoinExchange(epoch, rank, size, "127.0.0.1"),
             say,
@@ -56,14 +65,15 @@ def scaled_by_expert(first: int) -> Any:
     return compute
 
 
+@both
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_rows_come_back_from_their_experts_in_order(size: int) -> None:
+def test_rows_come_back_from_their_experts_in_order(size: int, kind: str) -> None:
     """Seven experts do not divide by any size; ranks send different numbers of rows, the last one none."""
     generator = torch.Generator().manual_seed(size)
     counts = [torch.randint(0, 4, (EXPERTS,), generator=generator) for _ in range(size - 1)]
     counts.append(torch.zeros(EXPERTS, dtype=torch.int64))
     rows = [torch.randn(int(count.sum()), HIDDEN, generator=generator) for count in counts]
-    group = meet(size)
+    group = meet(size, kind)
 
     def exchange(rank: int) -> Tensor:
         first = local_experts(EXPERTS, rank, size).start
@@ -78,8 +88,9 @@ def test_rows_come_back_from_their_experts_in_order(size: int) -> None:
         assert torch.equal(LocalExchange().experts(rows[rank], counts[rank], scaled_by_expert(0)), got[rank])
 
 
-def test_agreement_counts_who_has_work() -> None:
-    group = meet(3)
+@both
+def test_agreement_counts_who_has_work(kind: str) -> None:
+    group = meet(3, kind)
     with ThreadPoolExecutor(3) as pool:
         for work, expected in (((True, False, True), 2), ((False, False, False), 0)):
             counts = pool.map(lambda rank, work=work: group[rank].agree(work[rank]), range(3))
@@ -151,12 +162,13 @@ def test_cancel_ends_a_meeting_at_once_and_the_next_one_may_begin() -> None:
 
 def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(MeetingFailed, match=r"rank 0 at 192\.0\.2\.1 could not meet"):
-        loaded(0).perform(JoinExchange(1, 0, 2, "192.0.2.1"), nothing)
+        loaded(0).perform(JoinExchange(1, 0, 2, "192.0.2.1", "gloo"), nothing)
 
 
-def test_a_newer_epoch_closes_the_old_group() -> None:
+@BOTH_SETTINGS
+def test_a_newer_epoch_closes_the_old_group(settings: EngineSettings) -> None:
     """Twelve epochs hold no more files and threads than two."""
-    with Ranks(2, SETTINGS) as ranks:
+    with Ranks(2, settings) as ranks:
         ranks.join()
         held = _held()
         for _ in range(10):
@@ -183,12 +195,13 @@ def _settles_at(held: tuple[int, int]) -> bool:
 # ------------------------------------------------------------- a lost rank
 
 
-def test_a_rank_that_leaves_is_lost_to_its_peer_at_once() -> None:
-    with Ranks(2, SETTINGS, operation_timeout_s=60) as ranks:
+@BOTH_SETTINGS
+def test_a_rank_that_leaves_is_lost_to_its_peer_at_once(settings: EngineSettings) -> None:
+    with Ranks(2, settings, operation_timeout_s=60) as ranks:
         ranks.serve([[ask("a", [5], 2)], []])
         ranks.performers[1].close()
 
-        with pytest.raises(ExchangeLost, match="exchange of expert counts in epoch 1, rank 0 of 2"):
+        with pytest.raises(ExchangeLost, match=r"expert (rows|counts) in epoch 1, rank 0 of 2"):
             ranks.perform(0, dummy())
         with pytest.raises(ExchangeMissing):
             ranks.perform(0, dummy())
@@ -197,13 +210,14 @@ def test_a_rank_that_leaves_is_lost_to_its_peer_at_once() -> None:
         assert 2 == len(answers["b"])
 
 
-def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch() -> None:
+@BOTH_SETTINGS
+def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch(settings: EngineSettings) -> None:
     """The peer leaves before each of the first steps; the answer is the undisturbed one."""
     request = ask("a", [5, 6, 7], 4)
-    with Ranks(2, SETTINGS) as ranks:
+    with Ranks(2, settings) as ranks:
         expected, _ = ranks.serve([[request], []])
         model = ranks.loaded[0]
-        queue = Scheduler(SETTINGS, model.end_tokens, model.max_model_len, model.kv_blocks)
+        queue = Scheduler(settings, model.end_tokens, model.max_model_len, model.kv_blocks)
         queue.add(request, CLIENT)
         answer: list[int] = []
         while queue.unfinished:
@@ -221,9 +235,66 @@ def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch() -> None:
     assert expected["a"] == answer
 
 
-def test_a_silent_rank_is_lost_after_the_timeout() -> None:
+@BOTH_SETTINGS
+def test_a_silent_rank_is_lost_after_the_timeout(settings: EngineSettings) -> None:
     with (
-        Ranks(2, SETTINGS, operation_timeout_s=0.3) as ranks,
+        Ranks(2, settings, operation_timeout_s=0.3) as ranks,
         pytest.raises(ExchangeLost, match="finish agreement in epoch 1"),
     ):
         ranks.perform(0, AgreeIdle(unfinished=False))
+
+
+def test_rows_larger_than_any_socket_buffer_pass_both_ways_at_once() -> None:
+    """Both ranks send megabytes before either has received: nobody may block in a send."""
+    group = meet(2, "streams")
+    counts = torch.tensor([4000, 4000])
+    rows = [torch.randn(8000, 256, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(lambda rank: group[rank].experts(rows[rank], counts, scaled_by_expert(rank)), range(2)))
+    for rank, one in enumerate(group):
+        one.close()
+        assert torch.equal(LocalExchange().experts(rows[rank], counts, scaled_by_expert(0)), got[rank])
+
+
+def test_bfloat16_rows_arrive_bit_by_bit() -> None:
+    group = meet(2, "streams")
+    counts = [torch.tensor([1, 2]), torch.tensor([0, 0])]
+    rows = [torch.randn(int(c.sum()), HIDDEN).to(torch.bfloat16) for c in counts]
+    with ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(lambda r: group[r].experts(rows[r], counts[r], lambda x, _: x), range(2)))
+    for rank, one in enumerate(group):
+        one.close()
+        assert torch.equal(rows[rank], got[rank])
+
+
+def test_a_stranger_and_an_older_epoch_are_not_let_in() -> None:
+    """What connects and does not say this epoch and a rank of it is closed; the meeting goes on."""
+    mailboxes = [Mailbox(), Mailbox()]
+    strangers: list[socket.socket] = []
+
+    def say(item: KeySet) -> None:
+        name = json.loads(item.value)["socket"]
+        for word in (b"nonsense", HELLO.pack(6, 1), HELLO.pack(7, 5)):
+            strangers.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            strangers[-1].connect(f"\0{name}")
+            strangers[-1].sendall(word.ljust(HELLO.size, b"x"))
+        for mailbox in mailboxes:
+            mailbox.put(item.key, item.value)
+
+    def join(rank: int) -> StreamExchange | None:
+        job = JoinExchange(7, rank, 2, "127.0.0.1")
+        return meet_on_host(mailboxes[rank], job, say, meeting_timeout_s=20, operation_timeout_s=20)
+
+    with ThreadPoolExecutor(2) as pool:
+        group = [one for one in pool.map(join, range(2)) if one is not None]
+        assert list(pool.map(lambda r: group[r].agree(True), range(2))) == [2, 2]
+    for one in (*group, *strangers):
+        one.close()
+
+
+def test_ranks_of_two_hosts_fall_back_to_gloo() -> None:
+    mailbox = Mailbox()
+    mailbox.put("1/host/1", b'{"host": "another kernel", "socket": "x"}')
+    job = JoinExchange(1, 0, 2, "127.0.0.1")
+
+    assert meet_on_host(mailbox, job, nothing, meeting_timeout_s=20, operation_timeout_s=20) is None
