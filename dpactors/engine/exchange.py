@@ -38,8 +38,16 @@ class Exchange(Protocol):
         """How many ranks say `unfinished`. Raises ExchangeLost when a rank is gone."""
         ...
 
+    def announce(self, tokens: int, step_s: float) -> None:
+        """A step of `tokens` begins here and the last took `step_s`: what the others may have to wait for."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make an operation that waits end with ExchangeLost, where that can be done; from any thread."""
+        ...
+
     def close(self) -> None:
-        """Let go of sockets and threads."""
+        """Let go of sockets, memory and threads; whoever waits for this rank then raises ExchangeLost."""
         ...
 
 
@@ -55,6 +63,12 @@ class LocalExchange:
     def agree(self, unfinished: bool) -> int:
         """1 or 0."""
         return int(unfinished)
+
+    def announce(self, tokens: int, step_s: float) -> None:
+        """Nobody waits."""
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -99,6 +113,12 @@ class GlooExchange:
         except RuntimeError as error:
             raise self._lost("finish agreement", error) from error
         return int(count.item())
+
+    def announce(self, tokens: int, step_s: float) -> None:
+        """Nothing: the deadline is fixed when the group is made."""
+
+    def interrupt(self) -> None:
+        """Nothing: a collective of gloo cannot be ended."""
 
     def close(self) -> None:
         """Close the group's sockets; peers that wait for this rank then raise ExchangeLost."""

@@ -9,11 +9,11 @@ from dpactors.actor.performer import Say
 from dpactors.engine.attention import KVCache
 from dpactors.engine.config import ModelConfig, read_config
 from dpactors.engine.errors import EngineError, ExchangeLost, ExchangeMissing, ModelRefused
-from dpactors.engine.exchange import Exchange, LocalExchange, join_gloo
+from dpactors.engine.exchange import Exchange, LocalExchange
+from dpactors.engine.meeting import join_exchange
 from dpactors.engine.model import Decoder
 from dpactors.engine.rendezvous import Mailbox
 from dpactors.engine.sampling import draw
-from dpactors.engine.streams import meet_on_host
 from dpactors.engine.weights import load_weights
 from dpactors.models import model_dir
 from dpactors.serving.jobs import (
@@ -29,8 +29,6 @@ from dpactors.serving.jobs import (
 
 EngineJob: TypeAlias = LoadModel | JoinExchange | RunStep | AgreeIdle
 
-OPERATION_TIMEOUT_S = 30.0
-"""How long a rank waits for the others in one exchange before it calls the group lost."""
 MEETING_TIMEOUT_S = 120.0
 """How long a rank waits for the others to come to an epoch: they may still be loading weights."""
 
@@ -44,11 +42,14 @@ class EnginePerformer:
     def __init__(
         self,
         *,
-        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        operation_timeout_s: float | None = None,
         meeting_timeout_s: float = MEETING_TIMEOUT_S,
         device: str = "cpu",
     ) -> None:
-        """Times in seconds; `device` is torch's name of where the model lives."""
+        """Times in seconds; `device` is torch's name of where the model lives.
+
+        `operation_timeout_s` is the shortest time after which a silent rank is lost; None takes the exchange's own.
+        """
         self._operation_timeout_s = operation_timeout_s
         self._meeting_timeout_s = meeting_timeout_s
         self._device = device
@@ -56,6 +57,7 @@ class EnginePerformer:
         self._decoder: Decoder | None = None
         self._size = 1
         self._exchange: Exchange | None = None
+        self._last_step_s = 0.0
 
     @property
     def decoder(self) -> Decoder | None:
@@ -67,8 +69,14 @@ class EnginePerformer:
         self._mailbox.put(item.key, item.value)
 
     def cancel(self) -> None:
-        """Make a JoinExchange give up at once with MeetingFailed; other jobs end by themselves."""
+        """Make the running job give up at once: a JoinExchange with MeetingFailed, another with ExchangeLost.
+
+        A job that waits for no other rank ends by itself; so does one over gloo.
+        """
         self._mailbox.cancel()
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.interrupt()
 
     def perform(self, job: EngineJob, say: Say) -> Any:
         """Do `job` and return its result.
@@ -87,7 +95,7 @@ class EnginePerformer:
                     case LoadModel():
                         return self._load(job, say)
         except ExchangeLost:
-            # Closed sockets tell the other ranks at once what silence would tell them after a timeout.
+            # A rank that leaves tells the other ranks at once what silence would tell them after a timeout.
             self._leave()
             raise
         finally:
@@ -127,17 +135,22 @@ class EnginePerformer:
         if job.size == 1:
             self._exchange = LocalExchange()
             return
-        limits = {"meeting_timeout_s": self._meeting_timeout_s, "operation_timeout_s": self._operation_timeout_s}
-        if job.exchange == "auto":
-            self._exchange = meet_on_host(self._mailbox, job, say, **limits)
-        if self._exchange is None:
-            self._exchange = join_gloo(self._mailbox, job, say, **limits)
+        self._exchange = join_exchange(
+            self._mailbox,
+            job,
+            say,
+            meeting_timeout_s=self._meeting_timeout_s,
+            operation_timeout_s=self._operation_timeout_s,
+        )
 
     def _step(self, job: RunStep) -> StepResult:
         begun_s = time.perf_counter()
         if self._decoder is None:
             raise EngineError("a step before a model was loaded")
-        logits = self._decoder.forward(job, self._joined())
+        exchange = self._joined()
+        exchange.announce(len(job.tokens), self._last_step_s)
+        logits = self._decoder.forward(job, exchange)
+        self._last_step_s = time.perf_counter() - begun_s
         return StepResult(draw(logits, job.sequences), time.perf_counter() - begun_s)
 
     def _agree(self, *, unfinished: bool) -> int:

@@ -11,6 +11,7 @@ that maps it, however that process ends.
 the payload. A word is eight aligned bytes, which memoryview reads and writes in one move.
 """
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -71,7 +72,7 @@ class Segment:
     """One rank's memory as its owner or a peer sees it."""
 
     def __init__(self, memory: mmap.mmap, size: int) -> None:
-        """`memory` is the whole mapping; `size` counts the ranks. It is unmapped when the last view of it is dropped."""
+        """`memory` is the whole mapping, which ends when the last view of it is dropped; `size` counts the ranks."""
         self.words = memoryview(memory).cast("Q")
         self.bytes: Bytes = np.frombuffer(memory, dtype=np.uint8)
         self._boxes_at = _head_bytes(size) // WORD_BYTES
@@ -84,10 +85,8 @@ class Segment:
             os.ftruncate(descriptor, _total_bytes(size))
             segment = cls(mmap.mmap(descriptor, _total_bytes(size)), size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SIZE_SEALS)
-            try:
+            with contextlib.suppress(OSError):  # an older kernel: peers map it for reading all the same
                 fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEAL_FUTURE_WRITE)
-            except OSError:
-                pass  # an older kernel: peers map it for reading all the same
         except BaseException:
             os.close(descriptor)
             raise

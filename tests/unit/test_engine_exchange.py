@@ -1,6 +1,7 @@
 """The exchange of experts between ranks: the meeting without a server, agreement, and what a lost rank looks like."""
 
 import json
+import random
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from dpactors.engine.errors import ExchangeLost, ExchangeMissing, MeetingFailed
 from dpactors.engine.exchange import LocalExchange, join_gloo
+from dpactors.engine.meeting import meet_in_memory
 from dpactors.engine.performer import EnginePerformer
 from dpactors.engine.rendezvous import Mailbox
 from dpactors.engine.streams import HELLO, StreamExchange, meet_on_host
@@ -28,9 +30,9 @@ SETTINGS = EngineSettings(kv_blocks=16, block_size=4)
 HIDDEN, EXPERTS = 6, 7
 
 
-KINDS = {"gloo": join_gloo, "streams": meet_on_host}
-both = pytest.mark.parametrize("kind", KINDS)
-BOTH_SETTINGS = pytest.mark.parametrize("settings", [SETTINGS, evolve(SETTINGS, exchange="gloo")], ids=["auto", "gloo"])
+KINDS = {"gloo": join_gloo, "streams": meet_on_host, "shared": meet_in_memory}
+every = pytest.mark.parametrize("kind", KINDS)
+EVERY_SETTING = pytest.mark.parametrize("settings", [evolve(SETTINGS, exchange=kind) for kind in KINDS], ids=KINDS)
 
 
 def meet(size: int, kind: str, epoch: int = 1) -> list[Any]:
@@ -65,7 +67,7 @@ def scaled_by_expert(first: int) -> Any:
     return compute
 
 
-@both
+@every
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_rows_come_back_from_their_experts_in_order(size: int, kind: str) -> None:
     """Seven experts do not divide by any size; ranks send different numbers of rows, the last one none."""
@@ -88,13 +90,39 @@ def test_rows_come_back_from_their_experts_in_order(size: int, kind: str) -> Non
         assert torch.equal(LocalExchange().experts(rows[rank], counts[rank], scaled_by_expert(0)), got[rank])
 
 
-@both
+@every
 def test_agreement_counts_who_has_work(kind: str) -> None:
     group = meet(3, kind)
     with ThreadPoolExecutor(3) as pool:
         for work, expected in (((True, False, True), 2), ((False, False, False), 0)):
             counts = pool.map(lambda rank, work=work: group[rank].agree(work[rank]), range(3))
             assert [expected] * 3 == list(counts)
+    for one in group:
+        one.close()
+
+
+@every
+@pytest.mark.parametrize("size", [2, 3])
+def test_many_rounds_of_random_rows_are_those_of_one_rank(size: int, kind: str) -> None:
+    """Zero rows, some, and now and then more than any slot holds; an agreement between; nobody waits for a turn."""
+    group = meet(size, kind)
+    rounds = 60
+
+    def serve(rank: int) -> None:
+        draw = random.Random(f"rows of {rank}")
+        shared = random.Random("what all know")
+        first = local_experts(EXPERTS, rank, size).start
+        for turn in range(rounds):
+            longest = draw.choice((0, 1, 5, 5, 5, 40)) if turn % 20 else 900
+            counts = torch.tensor([draw.randint(0, longest) for _ in range(EXPERTS)])
+            rows = torch.randn(int(counts.sum()), 96)
+            got = group[rank].experts(rows, counts, scaled_by_expert(first))
+            assert torch.equal(LocalExchange().experts(rows, counts, scaled_by_expert(0)), got), turn
+            work = [shared.random() < 0.5 for _ in range(size)]
+            assert sum(work) == group[rank].agree(work[rank])
+
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(serve, range(size)))
     for one in group:
         one.close()
 
@@ -165,7 +193,7 @@ def test_an_address_of_another_machine_is_named() -> None:
         loaded(0).perform(JoinExchange(1, 0, 2, "192.0.2.1", "gloo"), nothing)
 
 
-@BOTH_SETTINGS
+@EVERY_SETTING
 def test_a_newer_epoch_closes_the_old_group(settings: EngineSettings) -> None:
     """Twelve epochs hold no more files and threads than two."""
     with Ranks(2, settings) as ranks:
@@ -195,7 +223,7 @@ def _settles_at(held: tuple[int, int]) -> bool:
 # ------------------------------------------------------------- a lost rank
 
 
-@BOTH_SETTINGS
+@EVERY_SETTING
 def test_a_rank_that_leaves_is_lost_to_its_peer_at_once(settings: EngineSettings) -> None:
     with Ranks(2, settings, operation_timeout_s=60) as ranks:
         ranks.serve([[ask("a", [5], 2)], []])
@@ -210,7 +238,7 @@ def test_a_rank_that_leaves_is_lost_to_its_peer_at_once(settings: EngineSettings
         assert 2 == len(answers["b"])
 
 
-@BOTH_SETTINGS
+@EVERY_SETTING
 def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch(settings: EngineSettings) -> None:
     """The peer leaves before each of the first steps; the answer is the undisturbed one."""
     request = ask("a", [5, 6, 7], 4)
@@ -235,7 +263,7 @@ def test_a_step_that_lost_its_group_is_repeated_in_the_next_epoch(settings: Engi
     assert expected["a"] == answer
 
 
-@BOTH_SETTINGS
+@EVERY_SETTING
 def test_a_silent_rank_is_lost_after_the_timeout(settings: EngineSettings) -> None:
     with (
         Ranks(2, settings, operation_timeout_s=0.3) as ranks,
@@ -244,9 +272,10 @@ def test_a_silent_rank_is_lost_after_the_timeout(settings: EngineSettings) -> No
         ranks.perform(0, AgreeIdle(unfinished=False))
 
 
-def test_rows_larger_than_any_socket_buffer_pass_both_ways_at_once() -> None:
+@pytest.mark.parametrize("kind", ["streams", "shared"])
+def test_rows_larger_than_any_buffer_pass_both_ways_at_once(kind: str) -> None:
     """Both ranks send megabytes before either has received: nobody may block in a send."""
-    group = meet(2, "streams")
+    group = meet(2, kind)
     counts = torch.tensor([4000, 4000])
     rows = [torch.randn(8000, 256, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
@@ -256,8 +285,9 @@ def test_rows_larger_than_any_socket_buffer_pass_both_ways_at_once() -> None:
         assert torch.equal(LocalExchange().experts(rows[rank], counts, scaled_by_expert(0)), got[rank])
 
 
-def test_bfloat16_rows_arrive_bit_by_bit() -> None:
-    group = meet(2, "streams")
+@pytest.mark.parametrize("kind", ["streams", "shared"])
+def test_bfloat16_rows_arrive_bit_by_bit(kind: str) -> None:
+    group = meet(2, kind)
     counts = [torch.tensor([1, 2]), torch.tensor([0, 0])]
     rows = [torch.randn(int(c.sum()), HIDDEN).to(torch.bfloat16) for c in counts]
     with ThreadPoolExecutor(2) as pool:
