@@ -1,11 +1,10 @@
-"""Train the tiny Qwen3-MoE demo model on a CPU in about 12 minutes.
+"""How was the bundled tiny-moe made? Trains it: a Qwen3-MoE of 4.7 M parameters, on one CPU thread, in `--minutes`.
 
-Data: (1) the King James Bible (public domain), read from a text file made with
-Debian's `bible -f Gen1:1-Rev22:21` (packages bible-kjv, bible-kjv-text);
-(2) simple stories and short chats that this script writes itself from templates.
-No text from the web or from another model is used.
+Its text is the King James Bible (public domain), from a file that Debian's packages bible-kjv and bible-kjv-text write
+with `bible -f Gen1:1-Rev22:21`, and stories and chats that this script makes itself from templates. Nothing is taken from
+the web or from another model. The learning rate follows the clock, so a rerun is alike but not bit-equal.
 
-    python scripts/train_tiny_moe.py --kjv kjv_raw.txt --out tiny-moe --minutes 12
+    .venv/bin/python scripts/train_tiny_moe.py --kjv kjv_raw.txt --out tiny-moe --minutes 14
 """
 
 import argparse
@@ -26,8 +25,9 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}"
 )
 
-# --- template text -----------------------------------------------------------
+# ------------------------------------------------------------- template text
 
+# fmt: off
 GIRLS = "Anna Lily Mia Sara Emma Rosa Nina Ella Ruth Clara".split()
 BOYS = "Tom Ben Max Sam Leo Jack Paul Adam Finn Oscar".split()
 ANIMALS = "cat dog bird fish frog rabbit horse duck mouse bear fox cow sheep goat hen owl turtle bee".split()
@@ -72,7 +72,12 @@ SERVING = {  # short facts about this project's own subject
     "a router": "A router looks at each request and decides which worker should serve it.",
     "a heartbeat": "A heartbeat is a small message that says that an actor is still alive.",
 }
+SHARES = [("bible", 0.35), ("story", 0.15), ("chat", 0.50)]  # of the windows
+OPENINGS = ("In the beginning", "And the king said unto", "Once upon a time")
+QUESTIONS = ("What is a wave?", "Tell me a story about a fox.", "What is the capital of Norway?", "What is 4 plus 5?")
 GREET = ["Hello! How can I help you?", "Hi! What would you like to know?", "Hello! It is good to see you."]
+
+# fmt: on
 
 
 def pick(r, seq):
@@ -88,7 +93,7 @@ def person(r):
 
 
 def story(r, hero=None):
-    name, He, he, his = person(r)
+    name, capital, he, his = person(r)
     animal, adj, place = hero or pick(r, ANIMALS), pick(r, ADJ), pick(r, PLACES)
     thing, food, friend = pick(r, THINGS), pick(r, FOODS), pick(r, GIRLS + BOYS)
     the_thing = f"{pick(r, ['red', 'blue', 'green', 'golden', 'little', 'old'])} {thing}"
@@ -103,18 +108,18 @@ def story(r, hero=None):
         f"The {animal} saw {article(the_thing)} and ran to {name}.",
         f"{name} was looking for {his} {the_thing}, but {he} could not find it.",
         f"{name} gave the {animal} some {food}, and the {animal} was glad.",
-        f"Then {friend} came and asked, \"May I play with you?\"",
-        f"\"What is that?\" asked {friend}. \"It is my {the_thing},\" said {name}.",
+        f'Then {friend} came and asked, "May I play with you?"',
+        f'"What is that?" asked {friend}. "It is my {the_thing}," said {name}.',
         f"The {animal} was {pick(r, ['tired', 'afraid', 'hungry', 'lost', 'cold'])}, so {name} sat down beside it.",
         f"They walked to {place} and looked at the water.",
-        f"{He} put the {the_thing} into a box and took it home.",
+        f"{capital} put the {the_thing} into a box and took it home.",
     ]
     endings = [
         f"They shared the {food} and were happy.",
         f"In the evening {name} and the {animal} went home.",
         f"{name} thanked {friend}, and they became good friends.",
         f"From that day on the {animal} was never alone.",
-        f"\"Thank you,\" said {name}. \"You are a good friend.\"",
+        f'"Thank you," said {name}. "You are a good friend."',
         f"Then {he} went to bed and slept well.",
     ]
     body = [pick(r, openings)]
@@ -129,17 +134,37 @@ def qa(r):
     kind = r.random()
     if kind < 0.22:
         topic, text = pick(r, SERVING.items())
-        q = pick(r, [f"What is {topic}?", f"Explain {topic}.", f"Tell me about {topic}.", f"Can you explain {topic}?", f"what is {topic}"])
+        q = pick(
+            r,
+            [
+                f"What is {topic}?",
+                f"Explain {topic}.",
+                f"Tell me about {topic}.",
+                f"Can you explain {topic}?",
+                f"what is {topic}",
+            ],
+        )
         return q, text
     if kind < 0.34:
         land, city = pick(r, CAPITALS.items())
-        return pick(r, [f"What is the capital of {land}?", f"Which city is the capital of {land}?", f"Name the capital of {land}."]), f"The capital of {land} is {city}."
+        return pick(
+            r,
+            [
+                f"What is the capital of {land}?",
+                f"Which city is the capital of {land}?",
+                f"Name the capital of {land}.",
+            ],
+        ), f"The capital of {land} is {city}."
     if kind < 0.44:
         a, b = r.randint(0, 10), r.randint(0, 10)
-        return pick(r, [f"What is {a} plus {b}?", f"What is {a} + {b}?", f"Add {a} and {b}."]), f"{a} plus {b} is {a + b}."
+        return pick(
+            r, [f"What is {a} plus {b}?", f"What is {a} + {b}?", f"Add {a} and {b}."]
+        ), f"{a} plus {b} is {a + b}."
     if kind < 0.50:
         thing, color = pick(r, COLORS.items())
-        return pick(r, [f"What color is the {thing}?", f"Which color does the {thing} have?"]), f"The {thing} is {color}."
+        return pick(
+            r, [f"What color is the {thing}?", f"Which color does the {thing} have?"]
+        ), f"The {thing} is {color}."
     if kind < 0.56:
         animal, sound = pick(r, SOUNDS.items())
         return f"What does {article(animal)} do?", f"{article(animal).capitalize()} {sound}."
@@ -148,13 +173,24 @@ def qa(r):
         return pick(r, [f"What is the opposite of {a}?", f"Name the opposite of {a}."]), f"The opposite of {a} is {b}."
     if kind < 0.68:
         n = r.randint(2, 20)
-        return pick(r, [f"Count to {NUMBERS[n]}.", f"Please count to {n}.", f"Count from one to {NUMBERS[n]}."]), ", ".join(NUMBERS[1:n + 1]).capitalize() + "."
+        return pick(
+            r, [f"Count to {NUMBERS[n]}.", f"Please count to {n}.", f"Count from one to {NUMBERS[n]}."]
+        ), ", ".join(NUMBERS[1 : n + 1]).capitalize() + "."
     if kind < 0.90:
         animal = pick(r, ANIMALS)
-        q = pick(r, [f"Tell me a story about {article(animal)}.", f"Write a short story about {article(animal)}.", "Tell me a story."])
+        q = pick(
+            r,
+            [
+                f"Tell me a story about {article(animal)}.",
+                f"Write a short story about {article(animal)}.",
+                "Tell me a story.",
+            ],
+        )
         return q, story(r, animal if animal in q else None)
     if kind < 0.95:
-        return pick(r, ["Who are you?", "What are you?", "What is your name?"]), "I am a tiny mixture of experts. I know a few simple things and some old stories."
+        return pick(
+            r, ["Who are you?", "What are you?", "What is your name?"]
+        ), "I am a tiny mixture of experts. I know a few simple things and some old stories."
     return pick(r, ["Hello", "Hello!", "Hi", "Hi!", "Good morning", "Hello, how are you?"]), pick(r, GREET)
 
 
@@ -179,20 +215,27 @@ def verses(path):
             buf = []
         key = m[1]
         buf.append(m[3].strip())
-    return chapters + [" ".join(buf)]
+    return [*chapters, " ".join(buf)]
 
 
-# --- model -------------------------------------------------------------------
+# ------------------------------------------------------------- tokenizer and model
 
 
 def build_tokenizer(texts, vocab, out):
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
-    tok.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab, special_tokens=[EOT, IM_START, IM_END],
-                                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token=IM_END, pad_token=EOT, model_max_length=2048,
-                                   clean_up_tokenization_spaces=False)
+    tok.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=[EOT, IM_START, IM_END],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tok, eos_token=IM_END, pad_token=EOT, model_max_length=2048, clean_up_tokenization_spaces=False
+    )
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(out)
     return fast
@@ -200,12 +243,29 @@ def build_tokenizer(texts, vocab, out):
 
 def build_model(vocab):
     config = Qwen3MoeConfig(
-        vocab_size=vocab, hidden_size=192, intermediate_size=512, moe_intermediate_size=192, num_hidden_layers=4,
-        num_attention_heads=8, num_key_value_heads=4, head_dim=32, num_experts=8, num_experts_per_tok=2,
-        norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], tie_word_embeddings=True,
-        max_position_embeddings=2048, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        router_aux_loss_coef=0.01, output_router_logits=True, bos_token_id=0, eos_token_id=2, pad_token_id=0,
-        attn_implementation="sdpa")
+        vocab_size=vocab,
+        hidden_size=192,
+        intermediate_size=512,
+        moe_intermediate_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        router_aux_loss_coef=0.01,
+        output_router_logits=True,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=0,
+        attn_implementation="sdpa",
+    )
     model = Qwen3MoeForCausalLM(config)
     model.set_experts_implementation("eager")  # plain per-expert loop; the default was slow on a CPU
     return model
@@ -216,7 +276,7 @@ def evaluate(model, data, seq, batches=8):
     model.eval()
     losses = []
     for i in range(batches):
-        x = torch.stack([data[(i * 16 + j) * seq: (i * 16 + j + 1) * seq] for j in range(16)])
+        x = torch.stack([data[(i * 16 + j) * seq : (i * 16 + j + 1) * seq] for j in range(16)])
         losses.append(model(input_ids=x, labels=x, output_router_logits=False).loss.item())
     model.train()
     return sum(losses) / len(losses)
@@ -226,7 +286,7 @@ def evaluate(model, data, seq, batches=8):
 def greedy(model, tok, prompt, n=60):
     ids = torch.tensor([tok(prompt, add_special_tokens=False)["input_ids"]])
     out = model.generate(ids, max_new_tokens=n, do_sample=False, eos_token_id=2, pad_token_id=0)
-    return tok.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
+    return tok.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
 
 
 def complete(out):
@@ -241,90 +301,110 @@ def complete(out):
     path.write_text(json.dumps(tokenizer, indent=2))
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__)
-    ap.add_argument("--kjv", required=True)
-    ap.add_argument("--out", required=True)
-    ap.add_argument("--minutes", type=float, default=12)
-    ap.add_argument("--vocab", type=int, default=3072)
-    ap.add_argument("--batch", type=int, default=16)
-    ap.add_argument("--seq", type=int, default=128)
-    ap.add_argument("--lr", type=float, default=3e-3)
-    ap.add_argument("--threads", type=int, default=1, help="one thread beats two on a busy two-core machine")
-    ap.add_argument("--seed", type=int, default=0)
-    args = ap.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    r = random.Random(args.seed)
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+def arguments():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--kjv", required=True, help="text of the King James Bible, one verse a line")
+    ap.add_argument("--out", required=True, type=Path, help="directory of the checkpoint")
+    ap.add_argument("--minutes", type=float, default=14, help="training time by the clock (14)")
+    ap.add_argument("--vocab", type=int, default=3072, help="tokens in the vocabulary (3072)")
+    ap.add_argument("--batch", type=int, default=16, help="windows in a step (16)")
+    ap.add_argument("--seq", type=int, default=128, help="tokens in a window (128)")
+    ap.add_argument("--lr", type=float, default=3e-3, help="highest learning rate (3e-3)")
+    ap.add_argument("--threads", type=int, default=1, help="one thread beats two on a busy two-core machine (1)")
+    ap.add_argument("--seed", type=int, default=0, help="of texts, weights and windows (0)")
+    return ap.parse_args()
 
-    bible = verses(args.kjv)
-    stories = [story(r) for _ in range(9000)]
-    chats = [chat(r) for _ in range(22000)]
-    tok = build_tokenizer(bible + stories + chats, args.vocab, out)
 
-    def pack(docs, end):
-        ids = []
-        for batch in (docs[i:i + 2000] for i in range(0, len(docs), 2000)):
-            for e in tok(batch, add_special_tokens=False)["input_ids"]:
-                ids += e + end
-        return torch.tensor(ids)
+# ------------------------------------------------------------- data and training
 
-    streams = {"bible": pack(bible, [0]), "story": pack(stories, [0]), "chat": pack(chats, [0])}
-    sizes = {k: len(v) for k, v in streams.items()}
-    held = {k: v[-len(v) // 50:] for k, v in streams.items()}
-    streams = {k: v[:-len(v) // 50] for k, v in streams.items()}
-    print("tokens", sizes, "documents", len(bible), len(stories), len(chats), flush=True)
 
-    model = build_model(len(tok))
-    total = sum(p.numel() for p in model.parameters())
-    print("parameters", total, flush=True)
+def pack(tok, docs):
+    """All documents as one row of token ids, an end token behind each."""
+    ids = []
+    for batch in (docs[i : i + 2000] for i in range(0, len(docs), 2000)):
+        for one in tok(batch, add_special_tokens=False)["input_ids"]:
+            ids += [*one, 0]
+    return torch.tensor(ids)
+
+
+def make_optimizer(model, lr):
+    """AdamW; norms do not decay."""
     decay = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
-    opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
-                            lr=args.lr, betas=(0.9, 0.97))
-    shares = [("bible", 0.35), ("story", 0.15), ("chat", 0.50)]
+    groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.97))
+
+
+def window(r, streams, seq):
+    """`seq` tokens from somewhere in one of the streams."""
+    name = r.choices([s[0] for s in SHARES], [s[1] for s in SHARES])[0]
+    data = streams[name]
+    at = r.randrange(len(data) - seq)
+    return data[at : at + seq]
+
+
+def train(model, r, streams, held, args):
+    """Train until the time is up; returns steps, tokens and the curve."""
+    optimizer = make_optimizer(model, args.lr)
     start, step, curve, seen = time.monotonic(), 0, [], 0
     limit = args.minutes * 60
     while (spent := time.monotonic() - start) < limit:
-        frac = spent / limit
-        for g in opt.param_groups:
-            g["lr"] = args.lr * min(1.0, (step + 1) / 40) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * frac)))
-        rows = []
-        for _ in range(args.batch):
-            name = r.choices([s[0] for s in shares], [s[1] for s in shares])[0]
-            data = streams[name]
-            at = r.randrange(len(data) - args.seq)
-            rows.append(data[at:at + args.seq])
-        x = torch.stack(rows)
+        rate = args.lr * min(1.0, (step + 1) / 40) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * spent / limit)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        x = torch.stack([window(r, streams, args.seq) for _ in range(args.batch)])
         loss = model(input_ids=x, labels=x).loss
-        opt.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        opt.step()
+        optimizer.step()
         step, seen = step + 1, seen + x.numel()
         if step % 75 == 0:
-            row = {"step": step, "seconds": round(spent), "tokens": seen, "train": round(loss.item(), 3),
-                   **{k: round(evaluate(model, held[k], args.seq, 1), 3) for k in held}}
+            row = {"step": step, "seconds": round(spent), "tokens": seen, "train": round(loss.item(), 3)}
+            row |= {name: round(evaluate(model, data, args.seq, 1), 3) for name, data in held.items()}
             curve.append(row)
             print(json.dumps(row), flush=True)
+    return step, seen, curve
 
-    final = {k: round(evaluate(model, held[k], args.seq, max(1, min(8, len(held[k]) // (16 * args.seq)))), 3) for k in held}
-    print("held-out loss", final, "steps", step, "tokens", seen, flush=True)
+
+def main():
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    r = random.Random(args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    texts = {"bible": verses(args.kjv)}
+    texts["story"] = [story(r) for _ in range(9000)]
+    texts["chat"] = [chat(r) for _ in range(22000)]
+    tok = build_tokenizer([one for docs in texts.values() for one in docs], args.vocab, args.out)
+    packed = {name: pack(tok, docs) for name, docs in texts.items()}
+    held = {name: ids[-len(ids) // 50 :] for name, ids in packed.items()}
+    streams = {name: ids[: -len(ids) // 50] for name, ids in packed.items()}
+    print("tokens", {name: len(ids) for name, ids in packed.items()}, flush=True)
+
+    model = build_model(len(tok))
+    print("parameters", sum(p.numel() for p in model.parameters()), flush=True)
+    steps, seen, curve = train(model, r, streams, held, args)
+    final = {
+        name: round(evaluate(model, ids, args.seq, max(1, min(8, len(ids) // (16 * args.seq)))), 3)
+        for name, ids in held.items()
+    }
+    print("held-out loss", final, "steps", steps, "tokens", seen, flush=True)
+
     model.eval()
     model.config.output_router_logits = False
-    for prompt in ("In the beginning", "And the king said unto", "Once upon a time",
-                   f"{IM_START}user\nWhat is a wave?{IM_END}\n{IM_START}assistant\n",
-                   f"{IM_START}user\nTell me a story about a fox.{IM_END}\n{IM_START}assistant\n",
-                   f"{IM_START}user\nWhat is the capital of Norway?{IM_END}\n{IM_START}assistant\n",
-                   f"{IM_START}user\nWhat is 4 plus 5?{IM_END}\n{IM_START}assistant\n"):
+    for prompt in (
+        *OPENINGS,
+        *(f"{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n" for question in QUESTIONS),
+    ):
         print("PROMPT", json.dumps(prompt), "->", json.dumps(greedy(model, tok, prompt)), flush=True)
     model.generation_config.eos_token_id = [2, 0]
     model.generation_config.pad_token_id = 0
-    model.to(torch.bfloat16).save_pretrained(out)
-    complete(out)
-    (out / "training_curve.json").write_text(json.dumps({"final": final, "steps": step, "tokens": seen, "curve": curve}, indent=1))
+    model.to(torch.bfloat16).save_pretrained(args.out)
+    complete(args.out)
+    report = {"final": final, "steps": steps, "tokens": seen, "curve": curve}
+    (args.out / "training_curve.json").write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
