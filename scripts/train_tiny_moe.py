@@ -274,10 +274,8 @@ def build_model(vocab):
 @torch.no_grad()
 def evaluate(model, data, seq, batches=8):
     model.eval()
-    losses = []
-    for i in range(batches):
-        x = torch.stack([data[(i * 16 + j) * seq : (i * 16 + j + 1) * seq] for j in range(16)])
-        losses.append(model(input_ids=x, labels=x, output_router_logits=False).loss.item())
+    windows = data[: len(data) // seq * seq].view(-1, seq)[: 16 * batches]
+    losses = [model(input_ids=x, labels=x, output_router_logits=False).loss.item() for x in windows.split(16)]
     model.train()
     return sum(losses) / len(losses)
 
@@ -386,10 +384,7 @@ def main():
     model = build_model(len(tok))
     print("parameters", sum(p.numel() for p in model.parameters()), flush=True)
     steps, seen, curve = train(model, r, streams, held, args)
-    final = {
-        name: round(evaluate(model, ids, args.seq, max(1, min(8, len(ids) // (16 * args.seq)))), 3)
-        for name, ids in held.items()
-    }
+    final = {name: round(evaluate(model, ids, args.seq), 3) for name, ids in held.items()}
     print("held-out loss", final, "steps", steps, "tokens", seen, flush=True)
 
     model.eval()
