@@ -1,112 +1,171 @@
-"""What does the code promise? Writes docs/reference/{messages,settings}.md from it; --check only compares."""
+"""What does the code promise? Writes docs/reference/{messages,settings}.md from it; --check only compares.
+
+Field docs are the string literals under the fields, read from the source; settings carry theirs as metadata.
+
+    .venv/bin/python scripts/make_reference.py [--check]
+"""
 
 import ast
+import importlib
 import inspect
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-import dpactors.runtime.control
-import dpactors.serving.messages
 from dpactors.actor.actor import Actor
-from dpactors.message.message import all_tags
+from dpactors.message.message import all_tags, tag_of
 from dpactors.runtime.supervising import Supervising
 from dpactors.serving.catalogue import CATALOGUE
+from dpactors.topology.errors import shown
+from dpactors.topology.settings import Setting, settings_of
+from dpactors.topology.values import type_text
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-MODULES = (dpactors.serving.messages, dpactors.runtime.control)
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """The string literals under a class's fields, by field."""
-    tree = ast.parse(inspect.getsource(cls))
-    body = tree.body[0].body  # type: ignore[attr-defined]
-    found: dict[str, str] = {}
-    for field, text in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[union-attr]
-    return found
+REPOSITORY = Path(__file__).parents[1]
+REFERENCE = REPOSITORY / "docs" / "reference"
+ACTORS: dict[str, type[Actor]] = {**CATALOGUE, "supervisor": Supervising}
+NEEDS = {"always": "always", "group": "in or beside a group", "never": "optional"}
+BOUNDS = {">=": "from", ">": "above", "<=": "up to", "<": "below"}
 
 
-def type_text(hint: Any) -> str:
-    text = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
-    if "array" in text:
-        return "Tokens"
-    return str(text).replace("dpactors.serving.messages.", "").replace("typing.", "")
+def modules() -> list[Any]:
+    """Every module of the package that has messages."""
+    texts = {path: path.read_text() for path in sorted((REPOSITORY / "dpactors").rglob("*.py"))}
+    found = [path.relative_to(REPOSITORY).with_suffix("") for path, text in texts.items() if "\n@message(" in text]
+    return [importlib.import_module(".".join(path.parts)) for path in found]
+
+
+# ------------------------------------------------------------- messages
+
+
+def fields_of(cls: type) -> Iterator[tuple[str, str, str]]:
+    """Name, annotation and doc of each field, as the source has them."""
+    body = ast.parse(inspect.getsource(cls)).body[0].body  # type: ignore[attr-defined]
+    for field, after in itertools.pairwise([*body, ast.Pass()]):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            doc = " ".join(str(after.value.value).split()) if said else ""
+            yield field.target.id, ast.unparse(field.annotation), doc
 
 
 def record(cls: type, title: str) -> list[str]:
-    docs = field_docs(cls)
-    lines = [f"## {title}", "", inspect.getdoc(cls) or "", ""]
-    if attrs.fields(cls):
+    lines = [f"## {title}", "", cell(inspect.getdoc(cls) or ""), ""]
+    rows = list(fields_of(cls))
+    if rows:
         lines += ["| field | type | meaning |", "|---|---|---|"]
-        for field in attrs.fields(cls):
-            words = _annotation(cls, field.name).replace("|", "\\|")
-            lines.append(f"| `{field.name}` | `{words}` | {docs.get(field.name, '')} |")
+        lines += [f"| `{name}` | `{cell(hint)}` | {cell(doc)} |" for name, hint, doc in rows]
         lines.append("")
     return lines
 
 
-def _annotation(cls: type, name: str) -> str:
-    tree = ast.parse(inspect.getsource(cls))
-    for node in tree.body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and node.target.id == name:  # type: ignore[union-attr]
-            return ast.unparse(node.annotation)
-    return ""
+def title_of(cls: type) -> str:
+    return f"`{tag_of(cls)}` {cls.__name__}"
+
+
+def link(cls: type) -> str:
+    """A link from a page beside messages.md to a message, by the anchor that its heading gets."""
+    anchor = "".join(c for c in title_of(cls).lower() if c.isalnum() or c in "_- ").replace(" ", "-")
+    return f"[{cls.__name__}](messages.md#{anchor})"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def doors(cls: type, direction: str) -> str:
+    """The ports of all actors that carry a message."""
+    names = [
+        f"`{name}.{port.name}`"
+        for name, actor in ACTORS.items()
+        for port in (actor.outlets if direction == "out" else actor.inlets).values()
+        if cls in port.carries
+    ]
+    return ", ".join(names)
 
 
 def messages() -> str:
+    found = modules()
+    wanted = {module.__name__ for module in found}
+    classes = [cls for cls in all_tags().values() if cls.__module__ in wanted]
     lines = [
         "# Messages",
         "",
         "Written from the code by `scripts/make_reference.py`. A message travels as the CBOR array of its tag and",
-        "fields; a tag never changes its meaning. Records are part of messages and have no tag.",
+        "fields; a tag never changes its meaning. Records are part of messages and have no tag. Where no outlet is",
+        "named, what hosts the actors sends it: a process to its supervisor, or the control socket for a verb.",
         "",
+        "| message | leaves by | comes in by |",
+        "|---|---|---|",
     ]
-    wanted = {module.__name__ for module in MODULES}
-    for tag, cls in all_tags().items():
-        if cls.__module__ in wanted:
-            lines += record(cls, f"`{tag}` {cls.__name__}")
+    lines += [
+        f"| {link(cls).replace('messages.md', '')} | {doors(cls, 'out')} | {doors(cls, 'in')} |" for cls in classes
+    ]
+    lines.append("")
+    for cls in classes:
+        lines += record(cls, title_of(cls))
     lines += ["# Records", ""]
-    for module in MODULES:
+    for module in found:
         for cls in vars(module).values():
             own = isinstance(cls, type) and cls.__module__ == module.__name__ and attrs.has(cls)
-            if own and cls not in all_tags().values():
+            if own and cls not in classes:
                 lines += record(cls, cls.__name__)
     return "\n".join(lines).rstrip() + "\n"
 
 
+# ------------------------------------------------------------- settings and ports
+
+
 def settings() -> str:
-    lines = ["# Actors: settings and ports", "", "Written from the code by `scripts/make_reference.py`.", ""]
-    for name, cls in CATALOGUE.items():
-        lines += [f"## {name}", "", inspect.getdoc(cls) or "", "", *_settings(cls), *_ports(cls)]
-    lines += ["## supervisor", "", inspect.getdoc(Supervising) or "", "", "It has no settings in a topology.", ""]
-    lines += _ports(Supervising)
+    lines = [
+        "# Actors: settings and ports",
+        "",
+        "Written from the code by `scripts/make_reference.py`. Settings stand in `[roles.X] settings` of a",
+        "[topology](topology.md); a role of several actors takes the settings of all of them.",
+        "",
+        "An outlet of fan `one` names the peer of each message, one of fan `each` sends to all. Delivery `reliable` is",
+        "in order and exactly once, or reported; of `latest` only the newest value counts. The last column says when",
+        "`check` insists on a wire.",
+        "",
+    ]
+    for name, actor in ACTORS.items():
+        own = _settings(actor) if name in CATALOGUE else ["It is no actor of a topology and has no settings there.", ""]
+        lines += [f"## {name}", "", inspect.getdoc(actor) or "", "", *own, *_ports(actor)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _settings(cls: type[Actor]) -> list[str]:
+def _settings(actor: type[Actor]) -> list[str]:
     lines = ["| setting | type | unit | default | meaning |", "|---|---|---|---|---|"]
-    for field in attrs.fields(cls.Settings):
-        unit, meaning = field.metadata.get("unit", ""), field.metadata.get("meaning", "")
-        default = f"`{field.default!r}`".replace("'", '"')
-        lines.append(f"| `{field.name}` | {type_text(field.type)} | {unit} | {default} | {meaning} |")
+    for one in settings_of(actor).values():
+        default = "required" if one.default is attrs.NOTHING else f"`{shown(one.default)}`"
+        meaning = cell(one.meaning + limits(actor, one))
+        lines.append(f"| `{one.key}` | {cell(type_text(one.type))} | {one.unit} | {default} | {meaning} |")
     return [*lines, ""]
 
 
-def _ports(cls: type[Actor]) -> list[str]:
-    needs = {"always": "always", "group": "in or beside a group", "never": "optional"}
+def limits(actor: type[Actor], setting: Setting) -> str:
+    """What a validator of attrs lets pass, in words."""
+    validator = getattr(attrs.fields_dict(actor.Settings)[setting.key], "validator", None)
+    if options := getattr(validator, "options", None):
+        return f" ({', '.join(f'`{option}`' for option in options)})"
+    if (bound := getattr(validator, "bound", None)) is not None:
+        return f" ({BOUNDS[validator.compare_op]} {bound})"
+    return ""
+
+
+def _ports(actor: type[Actor]) -> list[str]:
     lines = ["| port | direction | carries | delivery | wire |", "|---|---|---|---|---|"]
-    for name, inlet in cls.inlets.items():
-        carries = ", ".join(c.__name__ for c in inlet.carries)
-        lines.append(f"| `{name}` | in | {carries} | | {needs[inlet.need]} |")
-    for name, outlet in cls.outlets.items():
-        carries = ", ".join(c.__name__ for c in outlet.carries)
-        lines.append(f"| `{name}` | out, {outlet.fan} | {carries} | {outlet.delivery} | {needs[outlet.need]} |")
+    for name, inlet in actor.inlets.items():
+        lines.append(f"| `{name}` | in | {', '.join(map(link, inlet.carries))} | | {NEEDS[inlet.need]} |")
+    for name, outlet in actor.outlets.items():
+        carries = ", ".join(map(link, outlet.carries))
+        lines.append(f"| `{name}` | out, {outlet.fan} | {carries} | {outlet.delivery} | {NEEDS[outlet.need]} |")
     return [*lines, ""]
+
+
+# -------------------------------------------------------------
 
 
 def main() -> int:
