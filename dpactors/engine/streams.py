@@ -131,14 +131,6 @@ class StreamExchange:
                 poll.register(peer.socket, _wanted(peer))
                 waiting[peer.socket.fileno()] = peer
         deadline_s = time.monotonic() + self._timeout_s
-        spin_until_s = time.monotonic() + float(os.environ.get("SPIN","0"))*1e-6
-        while waiting and time.monotonic() < spin_until_s:
-            os.sched_yield()
-            for number, peer in list(waiting.items()):
-                self._move(peer, what)
-                if peer.done:
-                    poll.unregister(number)
-                    del waiting[number]
         while waiting:
             ready = poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
             if not ready and time.monotonic() >= deadline_s:
