@@ -40,7 +40,7 @@ def make_app() -> App:
 def main() -> NoReturn:
     """Run one verb; exit 0 done, 1 failed, 2 refused, 130 interrupted."""
     try:
-        code = make_app()(exit_on_error=False, print_error=False, result_action="return_value")
+        code = make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         print(f"dpactors: {error}", file=sys.stderr)
         print("See dpactors --help, or dpactors VERB --help for one example.", file=sys.stderr)

@@ -1,5 +1,7 @@
 """Verbs that speak to a running deployment: ps, down, fault."""
 
+import os
+import signal
 import time
 from typing import Annotated, Any, Literal
 
@@ -10,6 +12,8 @@ from dpactors.cli.errors import FAILED, Refusal
 RunDir = Annotated[str | None, Parameter(name="--run-dir")]
 DOWN_LIMIT_S = 60.0
 POLL_S = 0.05
+SUPERVISOR = "supervisor"
+"""The address by which a fault reaches the supervisor itself."""
 
 
 def find(run_dir: str | None) -> Any:
@@ -83,22 +87,24 @@ def down(*, drain: float = 0.0, run_dir: RunDir = None) -> int:
     from dpactors.runtime.rundir import holder, read_state, sweep_run_dir
 
     path = find(run_dir)
-    state = read_state(path)
     if not holder(path):
         sweep_run_dir(path)
         print(f"nothing runs in {path}")
         return 0
-    if state is not None:
-        try:
-            ask(state.control, verb="down", drain_s=drain)
-        except NotRunning as error:
-            raise Refusal(str(error), FAILED) from error
+    name, asked = str(path), False
     end = time.monotonic() + drain + DOWN_LIMIT_S
     while holder(path):
+        if not asked and (state := read_state(path)) is not None:  # absent while it only just starts
+            name, asked = state.name, True
+            try:
+                ask(state.control, verb="down", drain_s=drain)
+            except NotRunning as error:
+                if holder(path):
+                    raise Refusal(str(error), FAILED) from error
         if time.monotonic() > end:
             raise Refusal(f"still running after {drain + DOWN_LIMIT_S:.0f} s: pid {holder(path)}", FAILED)
         time.sleep(POLL_S)
-    print(f"{state.name if state else path} is down")
+    print(f"{name} is down")
     return 0
 
 
@@ -118,7 +124,7 @@ def fault(
     kind
         kill, stop or cont.
     addresses
-        Actors, such as engine.1; all actors of a process share its fate.
+        Actors, such as engine.1, or supervisor; all actors of a process share its fate.
     after
         Seconds to wait first.
     for_
@@ -132,12 +138,32 @@ def fault(
         raise Refusal("fault: --for goes with stop; what is killed does not come back by waiting")
     if after:
         time.sleep(after)
-    found = request(run_dir, verb="fault", word=kind, addresses=list(addresses))["processes"]
-    for process, actors in found.items():
-        others = [actor for actor in actors if actor not in addresses]
-        print(f"{kind} {process}" + (f": {', '.join(others)} in the same process" if others else ""))
+    _signal(kind, addresses, run_dir)
     if for_ is not None:
-        time.sleep(for_)
-        request(run_dir, verb="fault", word="cont", addresses=list(addresses))
-        print(f"cont {', '.join(found)}")
+        try:
+            time.sleep(for_)
+        finally:  # an interrupted wait must not leave them stopped
+            _signal("cont", addresses, run_dir)
     return 0
+
+
+def _signal(kind: Literal["kill", "stop", "cont"], addresses: tuple[str, ...], run_dir: str | None) -> None:
+    """Signal the processes of actors, and say who shares them."""
+    actors = [address for address in addresses if address != SUPERVISOR]
+    if actors:
+        found = request(run_dir, verb="fault", word=kind, addresses=actors)["processes"]
+        for process, residents in found.items():
+            others = [actor for actor in residents if actor not in addresses]
+            print(f"{kind} {process}" + (f": {', '.join(others)} in the same process" if others else ""))
+    if SUPERVISOR in addresses:
+        _signal_supervisor(kind, run_dir)
+
+
+def _signal_supervisor(kind: str, run_dir: str | None) -> None:
+    from dpactors.runtime.rundir import holder
+
+    pid = holder(path := find(run_dir))
+    if pid <= 0:
+        raise Refusal(f"no deployment runs in {path}", FAILED)
+    os.kill(pid, signal.Signals[f"SIG{kind.upper()}"])
+    print(f"{kind} {SUPERVISOR}" + (": every process of it ends with it" if kind == "kill" else ""))

@@ -68,7 +68,7 @@ def up(
             "looks encrypted. On a network of your own, leave keys out and set security.insecure=true"
         )
     path = choose_run_dir(run_dir, plan.name)
-    if held := holder(path):
+    if (held := holder(path)) > 0:
         raise Refusal(str(RunDirHeld(path, held)))
     if detach:
         return _detached(path)
@@ -172,6 +172,7 @@ def _detached(path: Path) -> int:
             said = words.read()
     except KeyboardInterrupt:
         child.terminate()
+        child.wait()
         raise
     if said == "ready":
         from dpactors.runtime.rundir import read_state

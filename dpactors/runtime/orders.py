@@ -21,7 +21,7 @@ class Commanded(Protocol):
         """The deployment as it is now."""
         ...
 
-    def ask_to_stop(self, drain_s: float, code: int, cause: str) -> None:
+    def take_down(self, drain_s: float) -> None:
         """Stop in order."""
         ...
 
@@ -66,7 +66,7 @@ class ControlServer:
                     view = self._commanded.view()
                     return {"name": view.name, "urls": list(view.urls), "ready": view.ready, "actors": list(view.rows)}
                 case "down":
-                    self._commanded.ask_to_stop(float(asked["drain_s"]), 0, "dpactors down")
+                    self._commanded.take_down(float(asked["drain_s"]))
                     return {}
                 case "fault":
                     return {"processes": self._commanded.inject(asked["word"], list(asked["addresses"]))}

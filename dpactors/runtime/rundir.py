@@ -19,6 +19,8 @@ LINK_NAME_MAX = 60
 """Left free in a socket folder's path for the name of a link."""
 YOUNG_S = 10.0
 """A socket folder without its owner's pid may still be in the making for so long."""
+PATIENCE_S = 1.0
+"""For a lock that nobody signed: someone looks whether it is free, or sweeps after a killed supervisor."""
 LOG_BYTES_MAX = 16 << 20
 """A log larger than this is set aside as NAME.log.1 when its process is started again."""
 
@@ -89,9 +91,12 @@ def open_run_dir(path: Path) -> RunDir:
     """Make and lock a run directory; raises RunDirHeld where a supervisor has it, OSError where it cannot be made."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
-    lock = take_lock(path)
-    if lock is None:
-        raise RunDirHeld(path, holder(path))
+    until_s = time.monotonic() + PATIENCE_S
+    while (lock := take_lock(path)) is None:
+        if (pid := holder(path)) > 0 or time.monotonic() > until_s:
+            raise RunDirHeld(path, pid)
+        time.sleep(0.01)
+    _sign(lock)
     sweep()
     for name in ("control.sock", "state.json"):
         (path / name).unlink(missing_ok=True)
@@ -102,7 +107,7 @@ def open_run_dir(path: Path) -> RunDir:
 
 
 def take_lock(path: Path) -> int | None:
-    """The lock's descriptor with this pid written into the file, or None where another process holds it."""
+    """The lock's descriptor, or None where another process holds it."""
     while True:
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -112,14 +117,17 @@ def take_lock(path: Path) -> int | None:
             return None
         # the holder before us removes the file at its end: a lock on a removed file would lock nothing
         if _same_file(lock, path / "lock"):
-            os.ftruncate(lock, 0)
-            os.write(lock, f"{os.getpid()}\n".encode())
             return lock
         os.close(lock)
 
 
+def _sign(lock: int) -> None:
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+
+
 def holder(path: Path) -> int:
-    """The pid of the live supervisor of a run directory; 0 where there is none."""
+    """The pid of the live supervisor of a run directory; 0 where there is none, -1 where it has not signed yet."""
     try:
         lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -128,7 +136,7 @@ def holder(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.read(lock, 32).decode(errors="replace").strip()
-        return int(text) if text.isdecimal() else -1
+        return int(text) if text.isdecimal() and _birth(int(text)) else -1
     finally:
         os.close(lock)
     return 0
@@ -193,12 +201,20 @@ def sweep() -> list[Path]:
 
 
 def sweep_run_dir(path: Path) -> None:
-    """Remove what a killed supervisor left in its run directory; does nothing where one is alive."""
-    if holder(path):
+    """Remove what a killed supervisor left in its run directory; does nothing where one is alive.
+
+    Under the lock, or a deployment that is brought up in this very moment would lose its files.
+    """
+    if not path.is_dir():
         return
+    lock = take_lock(path)
+    if lock is None:
+        return
+    os.ftruncate(lock, 0)
     sweep()
     for name in ("control.sock", "state.json", "state.json.new", "lock"):
         (path / name).unlink(missing_ok=True)
+    os.close(lock)
 
 
 def _in_use(path: Path) -> bool:
@@ -220,6 +236,6 @@ def _birth(pid: int) -> str:
 
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.sameopenfile(descriptor, descriptor) and os.fstat(descriptor).st_ino == path.stat().st_ino
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False

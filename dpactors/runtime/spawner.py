@@ -86,14 +86,11 @@ class Spawner:
             one.process.wait()
 
     def _ended(self, name: str) -> None:
-        one = self._running[name]
-        code = one.process.poll()
-        if code is None:
-            return
+        one = self._running.pop(name)
         asyncio.get_running_loop().remove_reader(one.watch)
         os.close(one.watch)
-        del self._running[name]
-        _kill_session(one.process.pid)
+        _kill_session(one.process.pid)  # before it is waited for: until then nobody else can get its number
+        code = one.process.wait()
         self._on_exit(name, one.incarnation, code)
 
 

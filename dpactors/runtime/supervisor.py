@@ -93,8 +93,9 @@ class Supervisor:
     async def run(self) -> Stop:
         """Bring everything up, keep it up, and return why it ended, with everything of it gone."""
         loop = asyncio.get_running_loop()
-        for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0)):
-            loop.add_signal_handler(number, self.ask_to_stop, 0.0, code, signal.Signals(number).name)
+        for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0), (signal.SIGHUP, 0)):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores the end of its terminal
+                loop.add_signal_handler(number, self.ask_to_stop, 0.0, code, signal.Signals(number).name)
         await self._control.open(self._run_dir.control)
         self._run_dir.write_state(
             State(
@@ -133,6 +134,12 @@ class Supervisor:
     def ask_to_stop(self, drain_s: float, code: int, cause: str) -> None:
         """Stop in order; asked again, at once."""
         self._host.tell(ME, Received("commands", ME, StopRequest(drain_s, code, cause)))
+
+    def take_down(self, drain_s: float) -> None:
+        """Stop in order; a stop that runs already is hurried only by who grants less time."""
+        stopping = self._actor.stopping
+        if stopping is None or drain_s < stopping.drain_s:
+            self.ask_to_stop(drain_s, 0, "dpactors down")
 
     def inject(self, word: str, addresses: Iterable[str]) -> dict[str, list[str]]:
         """Send a signal to the processes of some addresses; returns each process with all actors that share its fate.
