@@ -11,6 +11,8 @@ from dpactors.actor.address import Address
 from dpactors.net import notices
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.control import SUPERVISOR
+from dpactors.topology.listen import join_address
+from dpactors.topology.meetings import meetings
 from dpactors.topology.plan import LinkPlan, Plan, Route
 
 
@@ -54,16 +56,13 @@ class Neighbours:
         return plans
 
     def open(self) -> None:
-        """Bind or connect each pair: the lower name binds, at the rendezvous port plus the other's place."""
-        places = list(self._plan.hosts)
+        """Bind or connect each pair where the topology says that they meet."""
         for own, other in self._pairs:
-            binder, connector = sorted((own, other))
-            address = self._plan.hosts[binder]
-            port = self._plan.rendezvous_port + places.index(connector)
-            if own == binder:
-                self._links[own].bind(other, "tcp", address, port)
+            (one,) = meetings(self._plan.hosts, (own, other), self._plan.rendezvous_port)
+            if own == one.binder:
+                self._links[own].bind(other, "tcp", one.address, one.port)
             else:
-                self._links[own].connect(other, f"tcp://{address}:{port}", 0)
+                self._links[own].connect(other, f"tcp://{join_address(one.address, one.port)}", 0)
 
     def knows(self, peer: str) -> bool:
         """Whether a link's name is one of these."""

@@ -62,7 +62,10 @@ class Process:
         self._supervised = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trace = TraceRecorder(Path(boot.run_dir) / "traces" / f"{me.name}.jsonl") if boot.trace else None
-        self._links = ZmqLinks(me.name, boot.incarnation, plan.digest, Path(boot.links_dir), self._notice)
+        own_links = 1 + sum(me.name in (link.binder, link.connector) for link in plan.links)
+        self._links = ZmqLinks(
+            me.name, boot.incarnation, plan.digest, Path(boot.links_dir), self._notice, links_max=own_links
+        )
         self._wiring = Wiring(me.name, plan, self._links)
         self._host = ActorHost(
             plan,

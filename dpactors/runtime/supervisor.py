@@ -74,7 +74,10 @@ class Supervisor:
         self._ended: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self.ready = asyncio.Event()
         digest = deployment.plan.digest
-        self._links = ZmqLinks(SUPERVISOR, self._incarnation, digest, run_dir.links_dir, self._notice)
+        children = len(deployment.processes)
+        self._links = ZmqLinks(
+            SUPERVISOR, self._incarnation, digest, run_dir.links_dir, self._notice, links_max=children
+        )
         self._neighbours = Neighbours(
             deployment.plan,
             deployment.hosts,

@@ -17,6 +17,7 @@ from dpactors.topology.listen import (
     listen_address,
     split_address,
 )
+from dpactors.topology.meetings import meetings
 from dpactors.topology.settings import settings_of
 from dpactors.topology.values import Misfit, fit
 
@@ -118,10 +119,8 @@ def _listens(case: Case) -> Iterator[tuple[Role, str, Path]]:
 def _bounds(case: Case) -> Iterator[_Bound]:
     document = case.document
     used = [host for host in document.hosts if any(host in role.place for role in document.roles)]
-    if len(used) > 1:
-        for host in used:
-            path = ("rendezvous", "port")
-            yield _Bound("the rendezvous", path, host, document.hosts[host], document.rendezvous_port)
+    for one in meetings(document.hosts, used, document.rendezvous_port):
+        yield _Bound("the rendezvous", ("rendezvous", "port"), one.binder, one.address, one.port)
     for role, listen, path in _listens(case):
         seen: set[tuple[str, str, int]] = set()
         for index, machine in enumerate(role.hosts):

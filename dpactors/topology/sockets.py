@@ -8,6 +8,7 @@ from dpactors.actor.actor import Actor
 from dpactors.actor.address import Address
 from dpactors.message.message import tag_of
 from dpactors.topology.listen import join_address
+from dpactors.topology.meetings import meetings
 from dpactors.topology.plan import LinkPlan, Plan, Route
 
 RENDEZVOUS = "rendezvous"
@@ -76,7 +77,8 @@ def _tags(route: Route, actors: Mapping[Address, type[Actor]]) -> list[str]:
 
 def _rendezvous(plan: Plan) -> Iterator[SocketRow]:
     """Hosts under one supervisor need none; which are is known only at ``up``."""
-    used = dict.fromkeys(process.host for process in plan.processes)
-    for host in used if len(used) > 1 else ():
-        endpoint = f"tcp://{join_address(plan.hosts[host], plan.rendezvous_port)}"
-        yield SocketRow(RENDEZVOUS, host, "ROUTER", "bind", endpoint, "supervisors of other hosts", ("reliable",), ())
+    for one in meetings(plan.hosts, (process.host for process in plan.processes), plan.rendezvous_port):
+        endpoint = f"tcp://{join_address(one.address, one.port)}"
+        for host, side, other in ((one.binder, "bind", one.connector), (one.connector, "connect", one.binder)):
+            peer = f"supervisor of {other}"
+            yield SocketRow(RENDEZVOUS, host, "DEALER", side, endpoint, peer, ("reliable",), ("control.directory/1",))

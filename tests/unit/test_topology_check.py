@@ -210,7 +210,7 @@ def test_two_roles_cannot_bind_one_port() -> None:
 
 
 def test_http_and_rendezvous_cannot_bind_one_port() -> None:
-    (problem,) = problems_of((":8000", ":29550"))
+    (problem,) = problems_of((":8000", ":29551"))
 
     assert "which the rendezvous has" in problem.wrong
 

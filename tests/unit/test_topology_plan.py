@@ -232,7 +232,7 @@ def test_sockets_of_a_host_are_listed_with_both_sides() -> None:
     rows = sockets(plan, "node1")
 
     assert {"node1"} == {row.host for row in rows}
-    assert ("rendezvous", "ROUTER", "bind", "tcp://127.0.0.2:29550") == (
+    assert ("rendezvous", "DEALER", "connect", "tcp://127.0.0.1:29551") == (
         rows[0].process, rows[0].socket, rows[0].side, rows[0].endpoint)  # fmt: skip
     engine = {(row.side, row.endpoint, row.peer) for row in rows if row.process == "engine.2"}
     assert {
