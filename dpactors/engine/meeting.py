@@ -35,6 +35,8 @@ HELLO = struct.Struct("<QII")
 """Epoch, rank and size of who connects."""
 GIFTS = 3
 """Descriptors that go with it: segment, doorbell, life."""
+BACKLOG = 128
+"""Gifts that wait to be taken: all ranks of a host, and room for strangers, who are turned away in their turn."""
 LOOK_S = 0.05
 """How often a meeting looks whether it was cancelled, once the keys are there; it lasts milliseconds."""
 PEER_CREDENTIALS = struct.Struct("3i")
@@ -91,7 +93,7 @@ def meet_in_memory(
         # The abstract namespace: nobody guesses 128 bits, and the name goes with the socket, however that ends.
         own = _Word(job.exchange, _host(), f"dpactors-{secrets.token_hex(16)}")
         listener.bind(f"\0{own.socket}")
-        listener.listen(job.size)
+        listener.listen(BACKLOG)
         words = _all_words(own, mailbox, job, say, deadline_s)
         strange = [rank for rank, word in enumerate(words) if word.host != own.host]
         if strange and any(word.wish == "shared" for word in words):
@@ -171,6 +173,7 @@ def _lane(peer: int, gifts: list[int], job: JoinExchange, own: Segment, fence: C
 
 def _give(name: str, job: JoinExchange, gifts: list[int]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.setblocking(False)  # noqa: FBT003 - the socket's own signature; a full backlog is an error, not a wait
         try:
             one.connect(f"\0{name}")
             if _user_of(one) != os.getuid():

@@ -27,6 +27,8 @@ WHAT = {ROWS: "exchange of expert rows", OUTPUTS: "exchange of expert outputs", 
 
 SPIN_NS = 60_000
 """About what sleeping and waking cost. It is spent looking only where every rank can have a core of its own."""
+BUSY_WAITS = 256
+"""Waits without looking after one in which a yield gave the core away for long: somebody else has use for it."""
 SLICE_S = 0.1
 """Longest sleep: between two, the deadline is looked at again, for a peer may have announced more tokens."""
 NOTHING: Bytes = np.empty(0, np.uint8)
@@ -49,6 +51,7 @@ class SharedExchange:
         self._patience = patience
         self._spin_ns = SPIN_NS if self.size <= len(os.sched_getaffinity(0)) else 0
         self._shares: dict[int, list[range]] = {}
+        self._busy_waits = 0
         self._leaving = False
         self._freed = False
         self._trading = threading.Lock()
@@ -150,13 +153,8 @@ class SharedExchange:
 
     def _wait(self, kind: int, lanes: list[Lane]) -> None:
         """Return when one of `lanes` can move; looks first, then sleeps."""
-        if self._spin_ns:
-            until = time.perf_counter_ns() + self._spin_ns
-            while time.perf_counter_ns() < until:
-                for lane in lanes:
-                    if lane.stirs():
-                        return
-                os.sched_yield()
+        if self._spin_ns and self._looked(lanes):
+            return
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         for lane in lanes:
@@ -181,6 +179,20 @@ class SharedExchange:
                 waited_s += min(time.monotonic() - began_s, 2 * SLICE_S)
         finally:
             words[WAITING] = 0
+
+    def _looked(self, lanes: list[Lane]) -> bool:
+        """Whether one of `lanes` could move within the time that sleeping and waking would cost."""
+        if self._busy_waits:
+            self._busy_waits -= 1
+            return False
+        until = time.perf_counter_ns() + self._spin_ns
+        while (now := time.perf_counter_ns()) < until:
+            if any(lane.stirs() for lane in lanes):
+                return True
+            os.sched_yield()
+        if now > until + self._spin_ns:
+            self._busy_waits = BUSY_WAITS
+        return False
 
     def _stirred(self, kind: int, lanes: list[Lane]) -> bool:
         """The last look before sleep. Raises ExchangeLost where there is no use in waiting."""
