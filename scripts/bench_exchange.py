@@ -8,12 +8,14 @@ Two questions in one run, in which the ways take turns, so that all meet the sam
    against two ranks over each way. Answer: median milliseconds of a step, and its ratio to the single rank's.
 The shared way would have to be thought over again if it were not at least 5 times faster than gloo, or if a step of
 two ranks took more than 1.5 times the single rank's. With more ranks than cores every wait is a switch of processes,
-whatever the way; on a busy machine the ratios hold better than the times.
+whatever the way; on a busy machine the ratios hold better than the times, and --realtime keeps others' work out of
+the measured loops, for all threads of the ranks.
 
-    .venv/bin/python scripts/bench_exchange.py [--rounds N] [--seed N]
+    .venv/bin/python scripts/bench_exchange.py [--rounds N] [--seed N] [--realtime]
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -22,7 +24,9 @@ import platform
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,7 +47,7 @@ BLOCKS = 8
 Times = dict[str, list[float]]
 
 
-def exchange_process(rank: int, size: int, rounds: int, seed: int, pipe: Connection) -> None:
+def exchange_process(rank: int, size: int, given: argparse.Namespace, pipe: Connection) -> None:
     """Exchange in all shapes by all ways, round by round; sends its times."""
     torch.set_num_threads(1)
     mailbox = Mailbox()
@@ -54,22 +58,23 @@ def exchange_process(rank: int, size: int, rounds: int, seed: int, pipe: Connect
         groups[kind] = meet(mailbox, job, pipe.send, meeting_timeout_s=60, operation_timeout_s=60)
     times: Times = {}
     with torch.inference_mode():
-        for _ in range(rounds):
+        for _ in range(given.rounds):
             for rows, hidden in SHAPES:
-                data = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(seed + rank))
+                data = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(given.seed + rank))
                 counts = torch.full((size,), rows // size)
                 for kind, group in groups.items():
                     seen = times.setdefault(f"{kind} {rows}x{hidden}", [])
                     group.agree(unfinished=True)
-                    for _ in range(REPEATS):
-                        begun_s = time.perf_counter()
-                        group.experts(data, counts, lambda x, _: x)
-                        seen.append((time.perf_counter() - begun_s) * 1e6)
+                    with priority(realtime=given.realtime):
+                        for _ in range(REPEATS):
+                            begun_s = time.perf_counter()
+                            group.experts(data, counts, lambda x, _: x)
+                            seen.append((time.perf_counter() - begun_s) * 1e6)
     pipe.send(times)
     groups["gloo"].agree(unfinished=True)  # nobody leaves before all have sent
 
 
-def step_process(rank: int, size: int, rounds: int, seed: int, pipe: Connection) -> None:
+def step_process(rank: int, size: int, given: argparse.Namespace, pipe: Connection) -> None:
     """Decode with the group in turns of all ways, and alone; sends its times."""
     alone, group = EnginePerformer(), EnginePerformer()
     threading.Thread(target=feed, args=(lambda key, value: group.feed(Key(key, value)), pipe), daemon=True).start()
@@ -78,22 +83,22 @@ def step_process(rank: int, size: int, rounds: int, seed: int, pipe: Connection)
         performer.perform(job, lambda _: None)
     times: Times = {}
     epoch = 0
-    step = decode_step(seed + rank)
-    for _ in range(rounds):
+    step = decode_step(given.seed + rank)
+    for _ in range(given.rounds):
         for kind in KINDS:
             epoch += 1
             group.perform(JoinExchange(epoch, rank, size, "127.0.0.1", kind), pipe.send)
-            for measured in (False, True):
-                for _ in range(STEPS):
+            with priority(realtime=given.realtime):
+                for n in range(2 * STEPS):
                     result = group.perform(step, lambda _: None)
-                    if measured:
+                    if n >= STEPS:
                         times.setdefault(kind, []).append(result.seconds * 1e3)
             group.perform(AgreeIdle(unfinished=True), lambda _: None)
         for turn in range(size):  # one after the other, for a single engine has the machine to itself
             if turn == rank:
-                times.setdefault("alone", []).extend(
-                    alone.perform(step, lambda _: None).seconds * 1e3 for _ in range(STEPS)
-                )
+                with priority(realtime=given.realtime):
+                    took = [alone.perform(step, lambda _: None).seconds * 1e3 for _ in range(2 * STEPS)]
+                times.setdefault("alone", []).extend(took[STEPS:])
             group.perform(AgreeIdle(unfinished=True), lambda _: None)
     pipe.send(times)
     group.perform(AgreeIdle(unfinished=True), lambda _: None)
@@ -112,6 +117,16 @@ def decode_step(seed: int) -> RunStep:
     return RunStep(tokens(ids), tokens([CONTEXT] * SEQUENCES), slots, parts)
 
 
+@contextlib.contextmanager
+def priority(*, realtime: bool) -> Iterator[None]:
+    """Run all threads of this process, gloo's too, before those of ordinary processes, if so."""
+    for policy, level in ((os.SCHED_RR, 1), (os.SCHED_OTHER, 0)):
+        for thread in Path("/proc/self/task").iterdir() if realtime else ():
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(level))
+        if policy == os.SCHED_RR:
+            yield
+
+
 class Key:
     """A rendezvous key as the performer takes it."""
 
@@ -128,11 +143,11 @@ def feed(put: Any, pipe: Connection) -> None:
         put(item.key, item.value)
 
 
-def measure(work: Any, size: int, rounds: int, seed: int) -> dict[str, float]:
+def measure(work: Any, size: int, given: argparse.Namespace) -> dict[str, float]:
     """Medians over all ranks and rounds."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(size)]
-    ranks = [context.Process(target=work, args=(r, size, rounds, seed, pipes[r][1])) for r in range(size)]
+    ranks = [context.Process(target=work, args=(r, size, given, pipes[r][1])) for r in range(size)]
     for one in ranks:
         one.start()
     ended: list[Times] = []
@@ -153,19 +168,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--realtime", action="store_true", help="real-time priority in the measured loops; needs root")
     given = parser.parse_args()
-    line: dict[str, Any] = {"bench": "exchange", "rounds": given.rounds, "seed": given.seed}
+    line: dict[str, Any] = {"bench": "exchange", **vars(given)}
     line["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the start"
     print("| ranks | rows x hidden | gloo, us | streams, us | shared, us | gloo / streams | gloo / shared |")
     print("|---|---|---|---|---|---|---|")
     for size in (2, 4):
-        found = measure(exchange_process, size, given.rounds, given.seed)
+        found = measure(exchange_process, size, given)
         for rows, hidden in SHAPES:
             gloo, streams, shared = (found[f"{kind} {rows}x{hidden}"] for kind in KINDS)
             ratios = f"{gloo / streams:.1f} | {gloo / shared:.1f}"
             print(f"| {size} | {rows} x {hidden} | {gloo:.0f} | {streams:.0f} | {shared:.0f} | {ratios} |", flush=True)
             line[f"{size} ranks, {rows}x{hidden}, us"] = {k: round(found[f"{k} {rows}x{hidden}"]) for k in KINDS}
-    found = measure(step_process, 2, given.rounds, given.seed)
+    found = measure(step_process, 2, given)
     print("\n| step of tiny-moe, 8 sequences a rank | ms | ratio |\n|---|---|---|")
     for name in ("alone", *KINDS):
         print(f"| {name} | {found[name]:.2f} | {found[name] / found['alone']:.2f} |")

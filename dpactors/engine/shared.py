@@ -9,6 +9,8 @@ import os
 import select
 import threading
 import time
+from collections.abc import Iterable
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -62,39 +64,36 @@ class SharedExchange:
     def experts(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
         """Two trades: rows with how many are for which expert, and their outputs."""
         shares = self._shares_of(counts.shape[0])
-        here = len(shares[self._rank])
+        own = shares[self._rank]
         sent = int_list(counts)
         width = rows.shape[1] * rows.element_size()
-        edges = [0]
-        for share in shares:
-            edges.append(edges[-1] + width * sum(sent[share.start : share.stop]))
+        edges = _edges(width * sum(sent[share.start : share.stop]) for share in shares)
         given = _bytes_of(rows)
         lanes = self._trade(
             ROWS,
             [sent[shares[lane.peer].start : shares[lane.peer].stop] for lane in self._lanes],
             [given[edges[lane.peer] : edges[lane.peer + 1]] for lane in self._lanes],
         )
-        own = shares[self._rank]
         wanted = [lane.words for lane in lanes]
         parts = [lane.rows for lane in lanes]
         wanted.insert(self._rank, sent[own.start : own.stop])
         parts.insert(self._rank, given[edges[self._rank] : edges[self._rank + 1]])
         for sender, (asked, part) in enumerate(zip(wanted, parts, strict=True)):
-            if len(asked) != here or sum(asked) * width != len(part):
+            if len(asked) != len(own) or sum(asked) * width != len(part):
                 raise self._lost(ROWS, f"rank {sender} sent {len(part)} bytes for {asked} rows of {width}")
-        outputs = _bytes_of(self._computed(rows, wanted, parts, compute))
-        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        outputs = _computed(rows, wanted, parts, compute)
+        ends = _edges(map(len, parts))
         lanes = self._trade(
             OUTPUTS, [[]] * len(lanes), [outputs[ends[lane.peer] : ends[lane.peer + 1]] for lane in lanes]
         )
-        back = torch.empty_like(rows)
+        back = torch.empty(rows.shape, dtype=rows.dtype)
         answers = _bytes_of(back)
         answers[edges[self._rank] : edges[self._rank + 1]] = outputs[ends[self._rank] : ends[self._rank + 1]]
         for lane in lanes:
             if len(lane.rows) != edges[lane.peer + 1] - edges[lane.peer]:
                 raise self._lost(OUTPUTS, f"rank {lane.peer} sent {len(lane.rows)} bytes")
             answers[edges[lane.peer] : edges[lane.peer + 1]] = lane.rows
-        return back
+        return back.to(rows.device)
 
     def agree(self, unfinished: bool) -> int:
         """One trade of a word."""
@@ -208,21 +207,6 @@ class SharedExchange:
 
     # --------------------------------------------------------- rows
 
-    def _computed(self, like: Tensor, wanted: list[list[int]], parts: list[Bytes], compute: Compute) -> Tensor:
-        """Outputs of all senders' rows, in order of sender and then expert, as they came."""
-        total = sum(map(sum, wanted))
-        got = torch.empty(total, like.shape[1], dtype=like.dtype)
-        if not total:
-            return got
-        np.concatenate(parts, out=_bytes_of(got))
-        counts = [sum(column) for column in zip(*wanted, strict=True)]
-        if sum(1 for part in parts if len(part)) == 1:  # then they are in order of expert already
-            return compute(got.to(like.device), counts)
-        expert_of = np.repeat(np.tile(np.arange(len(counts)), len(wanted)), np.concatenate(wanted))
-        order = torch.as_tensor(expert_of.argsort(kind="stable"), device=like.device)
-        outputs = torch.empty(total, like.shape[1], dtype=like.dtype, device=like.device)
-        return outputs.index_copy_(0, order, compute(got.to(like.device).index_select(0, order), counts))
-
     def _shares_of(self, experts: int) -> list[range]:
         if experts not in self._shares:
             self._shares[experts] = [local_experts(experts, rank, self.size) for rank in range(self.size)]
@@ -233,6 +217,35 @@ class SharedExchange:
         return ExchangeLost(f"{WHAT[kind]} in epoch {self._epoch}, rank {self._rank} of {self.size}: {why}")
 
 
+def _computed(like: Tensor, wanted: list[list[int]], parts: list[Bytes], compute: Compute) -> Bytes:
+    """Outputs of all senders' rows, in order of sender and then expert, as they came.
+
+    numpy moves the rows: for the few of a decode step, calls of torch would cost more than the copies.
+    """
+    counts = [sum(column) for column in zip(*wanted, strict=True)]
+    total = sum(counts)
+    if not total:
+        return NOTHING
+    got = torch.empty(total, like.shape[1], dtype=like.dtype)
+    if sum(1 for part in parts if len(part)) == 1:  # then they are in order of expert already
+        np.concatenate(parts, out=_bytes_of(got))
+        return _bytes_of(compute(got.to(like.device), counts))
+    row = np.dtype((np.void, like.shape[1] * like.element_size()))
+    expert_of = np.repeat(np.arange(len(counts) * len(wanted)) % len(counts), [n for asked in wanted for n in asked])
+    order = expert_of.argsort(kind="stable")
+    np.concatenate(parts).view(row).take(order, out=_bytes_of(got).view(row))
+    outputs = np.empty(total, row)
+    outputs[order] = _bytes_of(compute(got.to(like.device), counts)).view(row)
+    return outputs.view(np.uint8)
+
+
+def _edges(sizes: Iterable[int]) -> list[int]:
+    return [0, *accumulate(sizes)]
+
+
 def _bytes_of(tensor: Tensor) -> Bytes:
-    """The tensor's memory, or of a copy where it lies elsewhere."""
-    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    """The tensor's memory; that of a copy where it is not on this side or not in one piece."""
+    here = tensor.cpu().contiguous()
+    if here.dtype == torch.bfloat16:  # which numpy does not know
+        here = here.view(torch.int16)
+    return here.numpy().reshape(-1).view(np.uint8)
