@@ -86,8 +86,10 @@ def _serve(document: Any, plan: Any, hosts: tuple[str, ...], path: Path, *, trac
 
     try:
         run = open_run_dir(path)
-    except (RunDirHeld, OSError) as error:
+    except RunDirHeld as error:
         raise Refusal(str(error)) from error
+    except OSError as error:
+        raise Refusal(f"cannot use {path} as run directory: {error}. Name another one by --run-dir") from error
     try:
         doors = FrontDoors(plan, hosts)
     except PortTaken as error:
@@ -151,10 +153,15 @@ async def _show_lines(supervisor: Any) -> None:
 
 def _detached(path: Path) -> int:
     """Start the same verb in a session of its own and wait for its word."""
+    from dpactors.runtime.rundir import make_run_dir
+
     arguments = [one for one in sys.argv[1:] if one != "--detach"]
     logs = path / "logs"
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.chmod(0o700)
+    try:
+        make_run_dir(path)
+        logs.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Refusal(f"cannot use {path} as run directory: {error}. Name another one by --run-dir") from error
     reader, writer = os.pipe()
     with (logs / "up.log").open("ab") as log:
         child = subprocess.Popen(

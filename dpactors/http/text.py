@@ -111,6 +111,7 @@ class ModelText:
         if self._template is None:
             raise ApiError(400, "this model has no chat template; use /v1/completions", "messages")
         values: dict[str, Any] = {
+            **dict(request.template_arguments),
             **self._specials,
             "messages": list(request.messages),
             "tools": list(request.tools) if request.tools else None,
@@ -118,14 +119,16 @@ class ModelText:
             "add_generation_prompt": request.add_generation_prompt,
         }
         try:
-            return self._template.render(values | dict(request.template_arguments))
+            return self._template.render(values)
         except Exception as error:
             # A template is foreign code over foreign data: whatever it raises, this conversation does not fit it.
             why = str(error) if isinstance(error, TemplateError) else type(error).__name__
             raise ApiError(400, f"the chat template refuses these messages: {why}", "messages") from error
 
     def _encode(self, text: str, add_special_tokens: bool) -> Tokens:
-        return array("i", self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # As a batch of one: encode alone holds the interpreter lock, so that a thread would free nobody.
+        (encoded,) = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        return array("i", encoded.ids)
 
 
 class GenerationTag(Extension):

@@ -208,13 +208,15 @@ class ActorHost:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
-        for _ in range(EVENTS_PER_TURN):
-            if not self._mail or self._closed:
-                break
-            self._handle(*self._mail.popleft())
-        self._turn = None
-        if self._mail and not self._closed:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        try:
+            for _ in range(EVENTS_PER_TURN):
+                if not self._mail or self._closed:
+                    break
+                self._handle(*self._mail.popleft())
+        finally:  # whatever happened, the next event finds somebody to take it
+            self._turn = None
+            if self._mail and not self._closed:
+                self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _handle(self, address: Address, event: Event, trace: str) -> None:
         resident = self._residents[address]

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -27,7 +28,8 @@ def set_up_logs(log_format: LogFormat, level: str, *, also_to: Path | None = Non
     def keep(logger: Any, method: str, event: EventDict) -> EventDict:
         if copy is not None:
             line = structlog.processors.format_exc_info(logger, method, {**bound, **event})
-            copy.write(_dumps(line) + "\n")
+            with suppress(OSError):  # a full disk loses log lines, never what they tell of
+                copy.write(_dumps(line) + "\n")
         return event
 
     steps: list[Processor] = [
@@ -58,8 +60,9 @@ class _Stderr:
 
     def msg(self, message: str) -> None:
         """Write one line."""
-        sys.stderr.write(message + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
 
     log = debug = info = warn = warning = error = critical = exception = fatal = failure = err = msg
 

@@ -89,8 +89,7 @@ class RunDir:
 
 def open_run_dir(path: Path) -> RunDir:
     """Make and lock a run directory; raises RunDirHeld where a supervisor has it, OSError where it cannot be made."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.chmod(0o700)
+    make_run_dir(path)
     until_s = time.monotonic() + PATIENCE_S
     while (lock := take_lock(path)) is None:
         if (pid := holder(path)) > 0 or time.monotonic() > until_s:
@@ -104,6 +103,14 @@ def open_run_dir(path: Path) -> RunDir:
     for name in ("logs", "traces"):
         (path / name).mkdir(exist_ok=True, mode=0o700)
     return RunDir(path, _make_links_dir(), lock)
+
+
+def make_run_dir(path: Path) -> None:
+    """Make the folder, or take one that is empty or a run directory already; raises OSError for anything else."""
+    if path.is_dir() and any(path.iterdir()) and not any((path / name).exists() for name in ("logs", "lock")):
+        raise FileExistsError("it holds other files and was never a run directory")
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
 
 
 def take_lock(path: Path) -> int | None:

@@ -49,8 +49,12 @@ class TraceRecorder:
         if self.dropped:
             lines.append(_line({"t": time.time(), "process": self.path.stem, "kind": "dropped", "count": self.dropped}))
             self.dropped = 0
-        self._file.write(b"".join(lines))
-        self._file.flush()
+        try:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+        except OSError:  # a full disk loses traces, not requests
+            self.dropped += count
+            return
         if self._file.tell() > self._limit_bytes // 2:
             self._rotate()
 

@@ -127,3 +127,15 @@ def test_which_run_dir_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run = open_run_dir(tmp_path / ".dpactors/quad")
     assert choose_run_dir(None, None, {}) == run.path
     run.release()
+
+
+def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "mine").write_text("keep")
+    tmp_path.chmod(0o755)
+
+    with pytest.raises(FileExistsError, match="holds other files"):
+        open_run_dir(tmp_path)
+
+    assert (tmp_path / "traces" / "mine").read_text() == "keep"
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
