@@ -34,6 +34,8 @@ HELLO = struct.Struct("<QI")
 COUNT_BYTES = 8
 GIVE_UP_POLL_S = 0.05
 """How often a meeting looks whether it was cancelled, once the keys are there; it lasts milliseconds."""
+HELLO_TIMEOUT_S = 2.0
+"""Who connects says at once who it is; a silent stranger holds the meeting up for no longer."""
 BUFFER_BYTES = 1 << 20
 FRAME_BYTES_MAX = 1 << 30
 
@@ -278,9 +280,12 @@ def _accept(
             if time.monotonic() > deadline_s:
                 raise MeetingFailed(f"epoch {job.epoch}: not all of {job.size} ranks came to rank {job.rank}") from None
             continue
-        one.settimeout(max(0.1, deadline_s - time.monotonic()))
+        one.settimeout(HELLO_TIMEOUT_S)
         _, user, _ = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        word = one.recv(HELLO.size, socket.MSG_WAITALL) if user == os.getuid() else b""
+        try:
+            word = one.recv(HELLO.size, socket.MSG_WAITALL) if user == os.getuid() else b""
+        except OSError:
+            word = b""  # it says nothing: nobody of this meeting, which goes on without it
         if len(word) == HELLO.size:
             epoch, rank = HELLO.unpack(word)
             if epoch == job.epoch and job.rank < rank < job.size:

@@ -305,9 +305,10 @@ def test_a_stranger_and_an_older_epoch_are_not_let_in() -> None:
     def say(item: KeySet) -> None:
         name = json.loads(item.value)["socket"]
         for word in (b"nonsense", HELLO.pack(6, 1), HELLO.pack(7, 5)):
-            strangers.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            strangers[-1].connect(f"\0{name}")
-            strangers[-1].sendall(word.ljust(HELLO.size, b"x"))
+            stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            strangers.append(stranger)
+            stranger.connect(f"\0{name}")
+            stranger.sendall(word.ljust(HELLO.size, b"x"))
         for mailbox in mailboxes:
             mailbox.put(item.key, item.value)
 
