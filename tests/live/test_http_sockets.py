@@ -107,7 +107,7 @@ def test_the_edge_is_a_light_process_without_torch() -> None:
 
 
 def test_the_edge_serves_on_uvloop_too() -> None:
-    uvloop = pytest.importorskip("uvloop")
+    import uvloop
 
     async def main() -> None:
         async with serving(ANSWER) as (_, url), plain(url) as client:

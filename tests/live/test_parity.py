@@ -39,7 +39,8 @@ class Oracle:
     """The same checkpoint in transformers; remembers what it has judged."""
 
     def __init__(self, directory: Path) -> None:
-        transformers: Any = pytest.importorskip("transformers")
+        import transformers
+
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager"
         ).eval()
