@@ -5,7 +5,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -60,7 +60,10 @@ class ControlServer:
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            asked = orjson.loads(line)
+            read = orjson.loads(line)
+            asked = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+            if "verb" not in asked:
+                return {"error": 'a request is one JSON object a line, such as {"verb": "ps"}'}
             match asked["verb"]:
                 case "ps":
                     view = self._commanded.view()
@@ -72,7 +75,9 @@ class ControlServer:
                     return {"processes": self._commanded.inject(asked["word"], list(asked["addresses"]))}
                 case verb:
                     return {"error": f"no verb {verb}"}
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            return {"error": f"the request lacks {error}"}
+        except (TypeError, ValueError) as error:
             return {"error": str(error)}
 
 

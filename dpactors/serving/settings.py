@@ -12,6 +12,8 @@ def setting(default: Any, meaning: str, unit: str = "", check: Any = None) -> An
 
 _at_least_1 = validators.ge(1)
 _positive = validators.gt(0)
+_size = validators.and_(validators.ge(1), validators.le(1 << 24))
+"""No engine of today holds more; a slip of the keyboard is told by ``check``, not by an allocation."""
 
 
 @frozen
@@ -49,8 +51,8 @@ class EngineSettings:
     model: str = setting("tiny-moe", "bundled name or Hugging Face checkpoint directory")
     dtype: str = setting("float32", "weights and activations", check=validators.in_(("auto", "float32", "bfloat16")))
     threads: int = setting(1, "intra-op threads of the process", "threads", _at_least_1)
-    kv_blocks: int = setting(1024, "KV blocks reserved", "blocks", _at_least_1)
-    block_size: int = setting(16, "tokens of one KV block", "tokens", _at_least_1)
+    kv_blocks: int = setting(1024, "KV blocks reserved", "blocks", _size)
+    block_size: int = setting(16, "tokens of one KV block", "tokens", _size)
     max_model_len: int = setting(0, "longest prompt + output; 0 takes the checkpoint's limit", "tokens")
     max_running: int = setting(64, "requests in one step", "requests", _at_least_1)
     max_step_tokens: int = setting(2048, "tokens in one step, prefill and decode together", "tokens", _at_least_1)
