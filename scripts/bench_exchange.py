@@ -35,13 +35,12 @@ from dpactors.engine.exchange import join_gloo
 from dpactors.engine.meeting import meet_in_memory
 from dpactors.engine.performer import EnginePerformer
 from dpactors.engine.rendezvous import Mailbox
-from dpactors.engine.streams import meet_on_host
 from dpactors.message.message import tokens
 from dpactors.serving.jobs import AgreeIdle, JoinExchange, LoadModel, RunStep, SequenceSlice
 from dpactors.serving.messages import Sampling
 
 SHAPES = ((16, 64), (16, 256), (64, 1024))
-KINDS = {"gloo": join_gloo, "streams": meet_on_host, "shared": meet_in_memory}
+KINDS = {"gloo": join_gloo, "shared": meet_in_memory}
 REPEATS, STEPS, SEQUENCES, CONTEXT = 100, 40, 8, 64
 BLOCKS = 8
 Times = dict[str, list[float]]
@@ -172,14 +171,13 @@ def main() -> None:
     given = parser.parse_args()
     line: dict[str, Any] = {"bench": "exchange", **vars(given)}
     line["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the start"
-    print("| ranks | rows x hidden | gloo, us | streams, us | shared, us | gloo / streams | gloo / shared |")
-    print("|---|---|---|---|---|---|---|")
+    print("| ranks | rows x hidden | gloo, us | shared, us | gloo / shared |")
+    print("|---|---|---|---|---|")
     for size in (2, 4):
         found = measure(exchange_process, size, given)
         for rows, hidden in SHAPES:
-            gloo, streams, shared = (found[f"{kind} {rows}x{hidden}"] for kind in KINDS)
-            ratios = f"{gloo / streams:.1f} | {gloo / shared:.1f}"
-            print(f"| {size} | {rows} x {hidden} | {gloo:.0f} | {streams:.0f} | {shared:.0f} | {ratios} |", flush=True)
+            gloo, shared = (found[f"{kind} {rows}x{hidden}"] for kind in KINDS)
+            print(f"| {size} | {rows} x {hidden} | {gloo:.0f} | {shared:.0f} | {gloo / shared:.1f} |", flush=True)
             line[f"{size} ranks, {rows}x{hidden}, us"] = {k: round(found[f"{k} {rows}x{hidden}"]) for k in KINDS}
     found = measure(step_process, 2, given)
     print("\n| step of tiny-moe, 8 sequences a rank | ms | ratio |\n|---|---|---|")

@@ -26,7 +26,6 @@ from dpactors.engine.patience import FLOOR_S, Patience
 from dpactors.engine.rendezvous import Mailbox
 from dpactors.engine.segment import Segment, make_fence
 from dpactors.engine.shared import SharedExchange
-from dpactors.engine.streams import meet_on_host
 from dpactors.serving.jobs import JoinExchange, KeySet
 
 OPERATION_TIMEOUT_S = 30.0
@@ -67,9 +66,7 @@ def join_exchange(
     fixed_s = OPERATION_TIMEOUT_S if operation_timeout_s is None else operation_timeout_s
     limits = {"meeting_timeout_s": meeting_timeout_s, "operation_timeout_s": fixed_s}
     exchange: Exchange | None = None
-    if job.exchange == "streams":
-        exchange = meet_on_host(mailbox, job, say, **limits)
-    elif job.exchange != "gloo":
+    if job.exchange != "gloo":
         floor_s = FLOOR_S if operation_timeout_s is None else operation_timeout_s
         exchange = meet_in_memory(mailbox, job, say, meeting_timeout_s=meeting_timeout_s, operation_timeout_s=floor_s)
     return exchange or join_gloo(mailbox, job, say, **limits)

@@ -59,8 +59,8 @@ class EngineSettings:
     exchange: str = setting(
         "auto",
         "how expert rows travel: 'auto' takes shared memory if all ranks are on one host, else gloo; 'shared' refuses"
-        " a second host; 'streams' is unix sockets on one host, else gloo; 'gloo' is TCP everywhere",
-        check=validators.in_(("auto", "shared", "streams", "gloo")),
+        " a second host; 'gloo' is TCP everywhere",
+        check=validators.in_(("auto", "shared", "gloo")),
     )
     sync_interval: int = setting(16, "steps between finish agreements of a group", "steps", _at_least_1)
     report_interval_s: float = setting(0.1, "between two load reports while nothing changes", "s", _positive)

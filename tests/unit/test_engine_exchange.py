@@ -1,8 +1,6 @@
 """The exchange of experts between ranks: the meeting without a server, agreement, and what a lost rank looks like."""
 
-import json
 import random
-import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,6 @@ from dpactors.engine.exchange import LocalExchange, join_gloo
 from dpactors.engine.meeting import meet_in_memory
 from dpactors.engine.performer import EnginePerformer
 from dpactors.engine.rendezvous import Mailbox
-from dpactors.engine.streams import HELLO, StreamExchange, meet_on_host
 from dpactors.engine.weights import local_experts
 from dpactors.serving.jobs import AgreeIdle, JoinExchange, KeyKnown, KeySet, LoadModel
 from dpactors.serving.scheduling.scheduler import Scheduler, dummy
@@ -30,7 +27,7 @@ SETTINGS = EngineSettings(kv_blocks=16, block_size=4)
 HIDDEN, EXPERTS = 6, 7
 
 
-KINDS = {"gloo": join_gloo, "streams": meet_on_host, "shared": meet_in_memory}
+KINDS = {"gloo": join_gloo, "shared": meet_in_memory}
 every = pytest.mark.parametrize("kind", KINDS)
 EVERY_SETTING = pytest.mark.parametrize("settings", [evolve(SETTINGS, exchange=kind) for kind in KINDS], ids=KINDS)
 
@@ -272,7 +269,7 @@ def test_a_silent_rank_is_lost_after_the_timeout(settings: EngineSettings) -> No
         ranks.perform(0, AgreeIdle(unfinished=False))
 
 
-@pytest.mark.parametrize("kind", ["streams", "shared"])
+@every
 def test_rows_larger_than_any_buffer_pass_both_ways_at_once(kind: str) -> None:
     """Both ranks send megabytes before either has received: nobody may block in a send."""
     group = meet(2, kind)
@@ -285,7 +282,7 @@ def test_rows_larger_than_any_buffer_pass_both_ways_at_once(kind: str) -> None:
         assert torch.equal(LocalExchange().experts(rows[rank], counts, scaled_by_expert(0)), got[rank])
 
 
-@pytest.mark.parametrize("kind", ["streams", "shared"])
+@every
 def test_bfloat16_rows_arrive_bit_by_bit(kind: str) -> None:
     group = meet(2, kind)
     counts = [torch.tensor([1, 2]), torch.tensor([0, 0])]
@@ -295,37 +292,3 @@ def test_bfloat16_rows_arrive_bit_by_bit(kind: str) -> None:
     for rank, one in enumerate(group):
         one.close()
         assert torch.equal(rows[rank], got[rank])
-
-
-def test_a_stranger_and_an_older_epoch_are_not_let_in() -> None:
-    """What connects and does not say this epoch and a rank of it is closed; the meeting goes on."""
-    mailboxes = [Mailbox(), Mailbox()]
-    strangers: list[socket.socket] = []
-
-    def say(item: KeySet) -> None:
-        name = json.loads(item.value)["socket"]
-        for word in (b"nonsense", HELLO.pack(6, 1), HELLO.pack(7, 5)):
-            stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            strangers.append(stranger)
-            stranger.connect(f"\0{name}")
-            stranger.sendall(word.ljust(HELLO.size, b"x"))
-        for mailbox in mailboxes:
-            mailbox.put(item.key, item.value)
-
-    def join(rank: int) -> StreamExchange | None:
-        job = JoinExchange(7, rank, 2, "127.0.0.1")
-        return meet_on_host(mailboxes[rank], job, say, meeting_timeout_s=20, operation_timeout_s=20)
-
-    with ThreadPoolExecutor(2) as pool:
-        group = [one for one in pool.map(join, range(2)) if one is not None]
-        assert list(pool.map(lambda r: group[r].agree(True), range(2))) == [2, 2]
-    for one in (*group, *strangers):
-        one.close()
-
-
-def test_ranks_of_two_hosts_fall_back_to_gloo() -> None:
-    mailbox = Mailbox()
-    mailbox.put("1/host/1", b'{"host": "another kernel", "socket": "x"}')
-    job = JoinExchange(1, 0, 2, "127.0.0.1")
-
-    assert meet_on_host(mailbox, job, nothing, meeting_timeout_s=20, operation_timeout_s=20) is None

@@ -252,9 +252,10 @@ def test_strangers_and_other_epochs_are_not_let_in() -> None:
     def disturb(item: KeySet) -> None:
         name = json.loads(item.value)["socket"]
         for word in (b"nonsense", HELLO.pack(6, 1, 2), HELLO.pack(7, 5, 2), HELLO.pack(7, 1, 3)):
-            strangers.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            strangers[-1].connect(f"\0{name}")
-            socket.send_fds(strangers[-1], [word], [0, 1, 2][: 1 + len(strangers) % 3])
+            stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            strangers.append(stranger)
+            stranger.connect(f"\0{name}")
+            socket.send_fds(stranger, [word], [0, 1, 2][: 1 + len(strangers) % 3])
 
     before = _held()
     group = meet(2, epoch=7, say=disturb)
