@@ -16,6 +16,8 @@ _TYPES = {
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
+UNREAD = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
+"""Answers that are given before the body has come."""
 RETRY_AFTER_S = 1
 """Told to a client that met a 503: ranks come back within seconds or not at all."""
 
@@ -35,7 +37,10 @@ class ApiError(HttpRoomError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Response headers that belong to this status."""
-        return [(b"retry-after", b"%d" % RETRY_AFTER_S)] if self.status == HTTPStatus.SERVICE_UNAVAILABLE else []
+        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+        # The rest of such a body is not read: nothing after it on this connection could be told from it.
+        return [(b"connection", b"close")] if self.status in UNREAD else []
 
     def body(self) -> bytes:
         """The JSON document ``{"error": {...}}``."""

@@ -73,6 +73,12 @@ class RunDir:
             path.replace(path.with_name(path.name + ".1"))
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
+    def forget_sockets(self, process: str, incarnation: int) -> None:
+        """Remove the sockets that an ended incarnation listened on; one that was killed left them."""
+        for path in self.links_dir.glob(f"*.{incarnation}"):
+            if path.name.startswith(f"{process}+"):
+                path.unlink(missing_ok=True)
+
     def write_state(self, state: State) -> None:
         """Replace state.json in one move."""
         draft = self.path / "state.json.new"

@@ -200,6 +200,7 @@ class Supervisor:
         known = self._actor.children[child]
         if not known.last_words and code:
             known.last_words = last_words(self._run_dir.log(child))
+        self._run_dir.forget_sockets(child, incarnation)
         self._links.drop(child, f"{child} ended")
         self._host.tell(ME, ChildExited(child, incarnation, code))
 

@@ -143,6 +143,7 @@ def test_a_coordinator_killed_while_idle_is_no_event(tmp_path: Path) -> None:
         assert deployment.ask().status_code == 200
         deployment.asleep()
         (old,) = deployment.actors("coordinator")
+        sockets = len(list(deployment.links_dir.iterdir()))
 
         assert deployment.cli("fault", "kill", "coordinator.0").returncode == 0
         answer = deployment.ask()
@@ -154,6 +155,7 @@ def test_a_coordinator_killed_while_idle_is_no_event(tmp_path: Path) -> None:
         )
         assert new["pid"] != old["pid"]
         assert new["restarts"] == 1
+        assert len(list(deployment.links_dir.iterdir())) == sockets  # what the killed one listened on is gone
 
 
 def test_a_killed_rank_comes_back_and_serves(tmp_path: Path) -> None:
