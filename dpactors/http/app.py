@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dpactors.http.body import Receive, Scope, Send
 from dpactors.http.errors import RETRY_AFTER_S, ApiError
-from dpactors.http.generation import Generation, Receive, Scope, Send
+from dpactors.http.generation import Generation
 from dpactors.http.state import Edge
 
 

@@ -5,14 +5,14 @@ import contextlib
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
-import orjson
 import structlog
 from attrs import frozen
 
+from dpactors.http.body import Receive, Scope, Send, header, read_json, refuse, send_json
 from dpactors.http.detokenizer import Detokenizer
 from dpactors.http.errors import ApiError, ClientLeft
 from dpactors.http.openai import (
@@ -31,12 +31,6 @@ from dpactors.serving.messages import Generate
 
 log = structlog.get_logger()
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-BODY_BYTES_MAX = 4 << 20
-BODY_LIMIT_S = 30.0
 SEED_MASK = (1 << 63) - 1
 ABORT_EXTENSION = "dpactors.abort"
 """Key in the ASGI scope's extensions: closes the connection at once."""
@@ -77,7 +71,7 @@ class Generation:
             asked = await self._read(kind, scope, body, request_id)
             await self._answer(asked, began_s, scope, receive, send)
         except ApiError as error:
-            await send_json(send, error.status, error.body(), error.headers() + _named(request_id))
+            await refuse(receive, send, error, _named(request_id))
         except ClientLeft:
             return
         except Exception as error:  # noqa: BLE001  # one request's fault ends that request, never the edge
@@ -277,56 +271,6 @@ def _served_by(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     attempts = max(choice.attempts for choice in exchange.choices)
     found = [(b"x-dpactors-attempts", b"%d" % attempts)]
     return [(b"x-dpactors-rank", ",".join(ranks).encode()), *found] if ranks else found
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """The value of the first header called `name` (lower case), None where absent."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value.decode("latin-1")
-    return None
-
-
-async def read_json(scope: Scope, receive: Receive) -> object:
-    """The parsed body; raises ApiError where it is too long, too slow or no JSON, ClientLeft where it never ends."""
-    kind = header(scope, b"content-type")
-    if kind is not None and not kind.partition(";")[0].strip().lower().endswith("json"):
-        raise ApiError(400, f"Content-Type wants to be application/json, not {kind[:100]}")
-    length = header(scope, b"content-length")
-    if length is not None and length.isdigit() and int(length) > BODY_BYTES_MAX:
-        raise ApiError(413, f"the body is over {BODY_BYTES_MAX} bytes")
-    try:
-        async with asyncio.timeout(BODY_LIMIT_S):
-            body = await _read_body(receive)
-    except TimeoutError:
-        raise ApiError(408, f"the body did not arrive within {BODY_LIMIT_S:g} s") from None
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
-
-
-async def _read_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientLeft
-        part: bytes = event.get("body", b"")
-        size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise ApiError(413, f"the body is over {BODY_BYTES_MAX} bytes")
-        parts.append(part)
-        if not event.get("more_body", False):
-            return b"".join(parts)
-
-
-async def send_json(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    """Send a whole JSON response."""
-    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def where(error: BaseException) -> str:

@@ -238,6 +238,25 @@ async def test_refusals_before_any_hop() -> None:
         assert not peer.all_submitted
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 12582912", b"Transfer-Encoding: chunked"])
+@pytest.mark.asyncio
+async def test_a_client_that_writes_all_before_it_reads_still_reads_its_refusal(length: bytes) -> None:
+    part = b"100000\r\n" + b" " * (1 << 20) + b"\r\n" if length.endswith(b"chunked") else b" " * (1 << 20)
+    async with serving() as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + length + b"\r\n\r\n")
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(12):
+                writer.write(part)
+                await writer.drain()
+            writer.write(b"0\r\n\r\n" if length.endswith(b"chunked") else b"")
+            answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer
+
+
 @pytest.mark.asyncio
 async def test_an_id_names_one_request_at_a_time() -> None:
     async with serving() as (peer, url), plain(url) as client:
