@@ -60,6 +60,8 @@ class Link:
     """Whether the end of this turn of the loop will see to it."""
     unsent: bool = False
     """Whether messages of this turn wait for its end."""
+    pumping: bool = False
+    """Whether it is being read just now."""
     wrote: bool = False
     """Whether something was written since the line was last asked for more to read: a write may swallow its edge."""
 
@@ -99,14 +101,19 @@ class Links:
         Before the first contact it waits; after the peer is lost it comes straight back as Undelivered.
         """
         link = self._links.get(peer) or self._link(peer)
-        notices = link.machine.send(route, trace, message, latest=latest)
+        machine = link.machine
+        notices = machine.send(route, trace, message, latest=latest)
         if notices:
             self._tell(link, notices)
-        if link.touched or link.machine.unacknowledged:
-            link.unsent = True
+        if link.unsent:
+            return
+        line = link.line
+        if line is not None and not link.stuck and (frame := machine.express(self._loop.time())) is not None:
+            self._put(link, line, frame)
         else:
-            self._flush(link)
-        self._touch(link)
+            link.unsent = True
+        if not link.pumping:  # else the pump, which is on its way, sees to it
+            self._settle(link)
 
     def drop(self, peer: str, reason: str, incarnation: int | None = None) -> None:
         """The peer (that incarnation of it) is gone: everything unacknowledged comes back."""
@@ -194,35 +201,50 @@ class Links:
     def _pump(self, link: Link) -> None:
         """Read what has arrived, tell it, send what that asks for."""
         line = link.line
-        if line is None or self._closed:
+        if line is None or self._closed or link.pumping:
             return
+        link.pumping = True
+        try:
+            more = self._drain(link, line)
+        finally:
+            link.pumping = False
+        if link.unsent or link.machine.speaks(self._loop.time()):
+            link.unsent = False
+            self._flush(link)
+        self._settle(link, more=more)
+        if self._awaited is not None:
+            true, done = self._awaited
+            if not done.done() and self._all(true):
+                done.set_result(None)
+
+    def _drain(self, link: Link, line: Line) -> bool:
+        """Read frame by frame and tell; whether there is more to read."""
         machine, now_s = link.machine, self._loop.time()
-        more = True
         for _ in range(FRAMES_PER_PUMP):
             frame = line.read()
             if frame is None:
-                more = False
-                break
+                return False
             if self._on_frame is not None:
                 self._on_frame(machine.peer, False, frame)  # noqa: FBT003 - received
             notices = machine.receive(frame, now_s)
             if notices:
                 self._tell(link, notices)
             if link.line is not line:
-                return
+                return False
             link.wrote = False
-            more = line.readable  # cheaper than a read in vain, which raises
-            if not more:
-                break
-        self._flush(link)
-        if more or link.wrote:
-            self._touch(link, more=more)
-        if self._awaited is not None:
-            true, done = self._awaited
-            if not done.done() and self._all(true):
-                done.set_result(None)
+            if not line.readable:  # cheaper than a read in vain, which raises
+                return False
+        return True
 
     # ------------------------------------------------------------- inside
+
+    def _settle(self, link: Link, *, more: bool = False) -> None:
+        """Come back to this link at the end of the turn if anything is left; a write may have swallowed an edge."""
+        if link.wrote and not more:
+            link.wrote = False
+            more = link.line is not None and link.line.readable
+        if more or link.unsent:
+            self._touch(link, more=more)
 
     def _touch(self, link: Link, *, more: bool = False) -> None:
         """See to this link when the current turn of the loop is over; `more` waits to be read."""
@@ -259,12 +281,15 @@ class Links:
             stuck.popleft()
             link.wrote = True
         for frame in link.machine.frames_to_send(self._loop.time()):
-            if self._on_frame is not None:
-                self._on_frame(link.machine.peer, True, frame)  # noqa: FBT003 - sent
-            if stuck or not line.write(frame):
-                stuck.append(frame)
-            else:
-                link.wrote = True
+            self._put(link, line, frame)
+
+    def _put(self, link: Link, line: Line, frame: bytes) -> None:
+        if self._on_frame is not None:
+            self._on_frame(link.machine.peer, True, frame)  # noqa: FBT003 - sent
+        if link.stuck or not line.write(frame):
+            link.stuck.append(frame)
+        else:
+            link.wrote = True
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)

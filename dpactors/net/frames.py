@@ -106,6 +106,12 @@ def write_frame(
     return b"".join((head, _array_head(len(items)), *items))
 
 
+def write_single(sender: int, addressed: int, first: int, ack: int, latest_ack: int, item: bytes) -> bytes:
+    """The bytes of a DATA frame with one envelope."""
+    head = _HEAD.pack(_ARRAY_7, DATA, _WIDE, sender, _WIDE, addressed, _WIDE, first, _WIDE, ack, _WIDE, latest_ack)
+    return head + b"\x81" + item
+
+
 def envelope(route: int, trace: str, message: bytes) -> bytes:
     """The CBOR of ``[route, trace, message]`` around an encoded message; raises FrameTooLarge or ValueError."""
     if len(message) > ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX:
@@ -127,42 +133,39 @@ def text_item(text: str) -> bytes:
 
 def read(data: bytes) -> Incoming:
     """The greeting or frame in `data`; raises MessageError for anything that no correct peer sends."""
-    item = loads(data)
-    if item.__class__ is not list or not item:
-        raise MalformedMessage("a frame is an array that starts with its kind")
-    items: list[Any] = item
-    kind = items[0]
-    if type(kind) is not int or not HELLO <= kind <= BYE:
-        raise MalformedMessage("a frame starts with its kind")
-    if kind <= WELCOME:
-        return _greeting(items)
-    if len(items) != _ITEMS or type(items[6]) is not list:
-        raise MalformedMessage(f"a frame has {_ITEMS} items and ends with an array")
-    for number in items[1:6]:
-        if type(number) is not int or not 0 <= number <= NUMBER_MAX:
-            raise MalformedMessage("the head of a frame is unsigned numbers")
-    return Frame(*items)
+    if len(data) < _HEAD.size or data[1] <= WELCOME:
+        return _greeting(loads(data))
+    array, kind, a, sender, b, addressed, c, first, d, ack, e, latest_ack = _HEAD.unpack_from(data)
+    if array != _ARRAY_7 or kind > BYE or not a == b == c == d == e == _WIDE:
+        raise MalformedMessage("a frame is seven items, the head five unsigned numbers of eight bytes")
+    body = loads(data[_HEAD.size :])
+    if body.__class__ is not list:
+        raise MalformedMessage("a frame ends with an array")
+    return Frame(kind, sender, addressed, first, ack, latest_ack, body)
 
 
 def open_envelope(item: Any) -> tuple[int, str, Any]:
     """Route, trace and checked message of one envelope; raises MessageError."""
     if item.__class__ is not list or len(item) != 3:  # noqa: PLR2004 - route, trace, message
         raise MalformedMessage("an envelope is [route, trace, message]")
-    route, trace, wire = item
-    if type(route) is not int or not 0 <= route <= ROUTE_MAX:
-        raise MalformedMessage(f"a route is a number up to {ROUTE_MAX}")
+    [route, trace, wire] = item
+    if type(route) is not int:
+        raise MalformedMessage("a route is a number")
     if type(trace) is not str or len(trace) > TRACE_CHARS_MAX:
         raise MalformedMessage(f"a trace is a text of up to {TRACE_CHARS_MAX} characters")
     return route, trace, from_wire(wire)
 
 
-def _greeting(items: list[Any]) -> Greeting:
+def _greeting(item: Any) -> Greeting:
+    items: list[Any] = item if item.__class__ is list else []
     # The version is looked at before the rest: another version may have another shape.
     if len(items) > 1 and type(items[1]) is int and items[1] != LINK_VERSION:
         name = items[2] if len(items) > 2 and type(items[2]) is str else ""  # noqa: PLR2004 - the name's place
-        return Greeting(items[0], items[1], name, 0, "", "", 0)
+        return Greeting(HELLO, items[1], name, 0, "", "", 0)
     if len(items) != _ITEMS or [type(one) for one in items] != [int, int, str, int, str, str, int]:
         raise MalformedMessage("a greeting is kind, version, process, incarnation, digest, package, addressed")
+    if items[0] not in {HELLO, WELCOME}:
+        raise MalformedMessage("a frame starts with its kind")
     if not (0 <= items[3] <= NUMBER_MAX and 0 <= items[6] <= NUMBER_MAX):
         raise MalformedMessage("an incarnation is an unsigned number")
     return Greeting(*items)

@@ -153,16 +153,19 @@ class LinkMachine:
         if self.state is LinkState.JOINING:
             # It addresses this incarnation, so it has our greeting, and we have its: both ends are through.
             notices = self._established(now_s)
-        notices += self._alive(now_s)
+        self._heard_s = now_s
+        if self._silent:
+            notices += self._alive(now_s)
         if not self._out.acknowledged(frame.ack, frame.latest_ack):
             return notices + self._malformed(f"acknowledges {frame.ack}, {frame.latest_ack}, which were never sent")
-        self._sort(frame, len(data), now_s, notices)
+        if frame.kind == frames.DATA:
+            self._take(frame, len(data), now_s, notices)
+        else:
+            self._sort(frame, now_s, notices)
         return notices
 
-    def _sort(self, frame: Frame, size: int, now_s: float, notices: list[LinkNotice]) -> None:
+    def _sort(self, frame: Frame, now_s: float, notices: list[LinkNotice]) -> None:
         match frame.kind:
-            case frames.DATA:
-                self._take(frame, size, now_s, notices)
             case frames.LATEST:
                 self._take_latest(frame, now_s, notices)
             case frames.NACK:
@@ -178,6 +181,43 @@ class LinkMachine:
                 notices += self._part("it took its leave", LinkState.LOST)
 
     # ------------------------------------------------------------- what goes out
+
+    def speaks(self, now_s: float) -> bool:
+        """Whether ``frames_to_send`` may make any frame; asked after each reading, and mostly the answer is no."""
+        out, inside = self._out, self._in
+        return bool(out.queue or out.newest) or self._owes() or inside.ack_due(now_s)
+
+    def _owes(self) -> bool:
+        """Whether a frame that is no message is due."""
+        inside = self._in
+        return bool(
+            self._hello_due
+            or self._welcome_due
+            or self._bye
+            or self._refuse_due is not None
+            or inside.nack_due
+            or inside.rejects
+        )
+
+    def express(self, now_s: float) -> bytes | None:
+        """The frame of the one message that waits, where it may go at once and nothing else is due; else None.
+
+        What ``frames_to_send`` would make, at a third of its cost: every ask goes this way.
+        """
+        if self.state is not LinkState.UP or self._owes():
+            return None
+        batch = self._out.next_single()
+        if batch is None:
+            return None
+        first, data = batch
+        inside = self._in
+        assert self.peer_incarnation is not None, "a link is up with somebody"
+        self._sent_s = now_s
+        self.counters.frames_sent += 1
+        inside.told()
+        return frames.write_single(
+            self.incarnation, self.peer_incarnation, first, inside.received, inside.latest_received, data
+        )
 
     def frames_to_send(self, now_s: float) -> list[bytes]:
         """All frames that may go now, batched; the transport hands on each in order, once."""
@@ -341,18 +381,18 @@ class LinkMachine:
         skip = inside.skip(frame.first, len(frame.body), now_s)
         if skip is None or skip == len(frame.body):
             return
-        peer = self.peer
-        for offset in range(skip, len(frame.body)):
+        peer, before = self.peer, len(notices)
+        unread = 0
+        for offset, item in enumerate(frame.body[skip:] if skip else frame.body, skip):
             try:
-                route, trace, message = frames.open_envelope(frame.body[offset])
+                notices.append(Delivered(peer, *frames.open_envelope(item)))
             except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
                 # Asking again would not help, so it counts as taken and its sender is told.
                 why = f"{type(error).__name__}: {error}"[: frames.TEXT_CHARS_MAX]
                 inside.rejects.append((frame.first + offset, why))
                 notices += self._malformed(why)
-            else:
-                notices.append(Delivered(peer, route, trace, message))
-                self.counters.messages_delivered += 1
+                unread += 1
+        self.counters.messages_delivered += len(notices) - before - unread
         inside.took(len(frame.body) - skip, size, now_s)
 
     def _take_latest(self, frame: Frame, now_s: float, notices: list[LinkNotice]) -> None:

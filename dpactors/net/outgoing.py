@@ -63,14 +63,53 @@ class Outgoing:
             self._counters.coalesced += 1
         self.newest[route] = data
 
+    def next_single(self) -> tuple[int, bytes] | None:
+        """Sequence and bytes of the only parcel, where exactly one waits that was never sent and none is on its way."""
+        queue = self.queue
+        if len(queue) != 1 or self._flying or self._waiting_again or self.newest:
+            return None
+        first = self.next_sequence
+        self._flying.append(queue.popleft())
+        self._flying_bytes, self._waiting_bytes = self._waiting_bytes, 0
+        self.next_sequence = self._sent_until = first + 1
+        self._counters.messages_sent += 1
+        return first, self._flying[0][3]
+
     def next_batch(self) -> tuple[int, list[bytes]] | None:
         """First sequence and parcels of the next frame, as far as credit goes; None where nothing may go."""
         waiting, flying, limits = self.queue, self._flying, self._limits
         if not waiting:
             return None
         first = self.next_sequence
-        batch: list[bytes] = []
         room = min(limits.batch_messages, limits.window_messages - len(flying))
+        batch_bytes = self._waiting_bytes
+        if (
+            len(waiting) <= room
+            and batch_bytes <= limits.batch_bytes
+            and (self._flying_bytes + batch_bytes <= limits.window_bytes)
+        ):
+            batch = [parcel[3] for parcel in waiting]
+            flying.extend(waiting)
+            waiting.clear()
+            self._flying_bytes += batch_bytes
+        else:
+            batch, batch_bytes = self._share(room)
+        if not batch:
+            return None
+        self._waiting_bytes -= batch_bytes
+        if self._waiting_again:
+            again = min(self._waiting_again, len(batch))
+            self._waiting_again -= again
+            self._counters.resent += again
+        self.next_sequence = first + len(batch)
+        self._sent_until = max(self._sent_until, self.next_sequence)
+        self._counters.messages_sent += len(batch)
+        return first, batch
+
+    def _share(self, room: int) -> tuple[list[bytes], int]:
+        """As many parcels, oldest first, as fit a frame and the credit, and their bytes."""
+        waiting, flying, limits = self.queue, self._flying, self._limits
+        batch: list[bytes] = []
         batch_bytes = 0
         while waiting and len(batch) < room:
             parcel = waiting[0]
@@ -84,17 +123,7 @@ class Outgoing:
             batch.append(data)
             batch_bytes += size
             self._flying_bytes += size
-        if not batch:
-            return None
-        self._waiting_bytes -= batch_bytes
-        if self._waiting_again:
-            again = min(self._waiting_again, len(batch))
-            self._waiting_again -= again
-            self._counters.resent += again
-        self.next_sequence = first + len(batch)
-        self._sent_until = max(self._sent_until, self.next_sequence)
-        self._counters.messages_sent += len(batch)
-        return first, batch
+        return batch, batch_bytes
 
     def next_latest(self, now_s: float) -> tuple[int, list[bytes]] | None:
         """Stamp and envelopes of the next frame of newest values; None where there is none or no credit."""
@@ -125,10 +154,14 @@ class Outgoing:
         done = ack - (self.next_sequence - len(self._flying))
         if done <= 0:
             return True
+        flying = self._flying
+        if done == len(flying):
+            flying.clear()
+            self._flying_bytes = done = 0
         while done:
             done -= 1
-            if self._flying:
-                self._flying_bytes -= len(self._flying.popleft()[3])
+            if flying:
+                self._flying_bytes -= len(flying.popleft()[3])
             else:  # a rewind took it back before this acknowledgement came
                 self._waiting_bytes -= len(self.queue.popleft()[3])
                 self._waiting_again -= 1
