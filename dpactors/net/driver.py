@@ -1,8 +1,9 @@
 """Drives the link machines of one process on an asyncio loop; a transport only supplies lines.
 
-A line reads and writes whole frames without ever waiting. A message to a peer that has acknowledged all before it
-leaves at once (an ask waits for nothing); on a busy link those of one turn of the loop leave together at its end (a
-stream is batched). One timer serves all links.
+A line reads and writes whole frames without ever waiting. What is sent while frames are read, or between ``hold`` and
+``release``, leaves together when that is over. Otherwise a message to a peer that has acknowledged all before it leaves
+at once (an ask waits for nothing), and on a busy link those of one turn of the loop leave together (a stream is
+batched). One timer serves all links.
 """
 
 import asyncio
@@ -16,8 +17,10 @@ from dpactors.net.limits import LinkLimits
 from dpactors.net.link import LinkMachine, LinkState
 from dpactors.net.notices import LinkDown, LinkNotice, Refused
 
-FRAMES_PER_PUMP = 64
-"""Frames read from one line before other callbacks of the loop get a turn."""
+PUMP_MESSAGES = 1024
+"""About as many messages are read from one line before other callbacks of the loop get a turn."""
+PUMP_FRAME_WEIGHT = 16
+"""In messages: what reading a frame costs besides."""
 TICK_S = 0.1
 LINGER_S_MIN = 0.05
 """For the last frame, however late it is."""
@@ -56,12 +59,10 @@ class Link:
     line: Line | None = None
     stuck: deque[bytes] = field(factory=deque[bytes])
     """Frames that the machine has let go and no line took yet; never more than its window."""
-    touched: bool = False
-    """Whether the end of this turn of the loop will see to it."""
     unsent: bool = False
-    """Whether messages of this turn wait for its end."""
-    pumping: bool = False
-    """Whether it is being read just now."""
+    """Whether messages wait for the end of a hold or of this turn of the loop."""
+    again: bool = False
+    """Whether the next turn of the loop will read on."""
     wrote: bool = False
     """Whether something was written since the line was last asked for more to read: a write may swallow its edge."""
 
@@ -87,7 +88,9 @@ class Links:
         self._on_frame = on_frame
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, Link] = {}
-        self._touched: list[Link] = []
+        self._unsent: list[Link] = []
+        self._again: list[Link] = []
+        self._held = 0
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._awaited: tuple[Callable[[LinkMachine], bool], asyncio.Future[None]] | None = None
@@ -101,19 +104,28 @@ class Links:
         Before the first contact it waits; after the peer is lost it comes straight back as Undelivered.
         """
         link = self._links.get(peer) or self._link(peer)
-        machine = link.machine
-        notices = machine.send(route, trace, message, latest=latest)
+        notices = link.machine.send(route, trace, message, latest=latest)
         if notices:
             self._tell(link, notices)
         if link.unsent:
             return
-        line = link.line
-        if line is not None and not link.stuck and (frame := machine.express(self._loop.time())) is not None:
-            self._put(link, line, frame)
-        else:
+        if self._held or latest or link.machine.unacknowledged:
             link.unsent = True
-        if not link.pumping:  # else the pump, which is on its way, sees to it
-            self._settle(link)
+            self._unsent.append(link)
+            if not self._held:
+                self._turn_soon()
+        else:
+            self._flush(link)
+
+    def hold(self) -> None:
+        """Keep what is sent from now on until ``release``."""
+        self._held += 1
+
+    def release(self) -> None:
+        """Let go what was sent since ``hold``; as many calls as there were of it."""
+        self._held -= 1
+        if self._unsent and not self._held:
+            self._let_go()
 
     def drop(self, peer: str, reason: str, incarnation: int | None = None) -> None:
         """The peer (that incarnation of it) is gone: everything unacknowledged comes back."""
@@ -148,7 +160,6 @@ class Links:
         for link in self._links.values():
             self._tell(link, link.machine.leave())
             self._flush(link)
-            self._touch(link)
         # A transport may forget what has arrived when its connection ends, so the peers' answers are waited for.
         await self._until(lambda machine: machine.parted, ends_s)
         self._closed = True
@@ -188,8 +199,7 @@ class Links:
         link.line = line
         link.stuck.clear()
         self._tell(link, link.machine.join(self._loop.time(), peer_incarnation))
-        self._flush(link)
-        self._touch(link, more=True)
+        self._flush(link, more=True)
 
     def _cut(self, link: Link) -> None:
         """Close the line; the machine goes on without one."""
@@ -201,17 +211,18 @@ class Links:
     def _pump(self, link: Link) -> None:
         """Read what has arrived, tell it, send what that asks for."""
         line = link.line
-        if line is None or self._closed or link.pumping:
+        if line is None or self._closed:
             return
-        link.pumping = True
+        self._held += 1
         try:
             more = self._drain(link, line)
         finally:
-            link.pumping = False
-        if link.unsent or link.machine.speaks(self._loop.time()):
+            self._held -= 1
+        if link.unsent or more or link.machine.speaks(self._loop.time()):
             link.unsent = False
-            self._flush(link)
-        self._settle(link, more=more)
+            self._flush(link, more=more)
+        if self._unsent and not self._held:
+            self._let_go()
         if self._awaited is not None:
             true, done = self._awaited
             if not done.done() and self._all(true):
@@ -220,68 +231,73 @@ class Links:
     def _drain(self, link: Link, line: Line) -> bool:
         """Read frame by frame and tell; whether there is more to read."""
         machine, now_s = link.machine, self._loop.time()
-        for _ in range(FRAMES_PER_PUMP):
+        room = PUMP_MESSAGES
+        while room > 0:
             frame = line.read()
             if frame is None:
                 return False
             if self._on_frame is not None:
                 self._on_frame(machine.peer, False, frame)  # noqa: FBT003 - received
             notices = machine.receive(frame, now_s)
+            room -= len(notices) + PUMP_FRAME_WEIGHT
             if notices:
                 self._tell(link, notices)
             if link.line is not line:
                 return False
-            link.wrote = False
             if not line.readable:  # cheaper than a read in vain, which raises
                 return False
         return True
 
     # ------------------------------------------------------------- inside
 
-    def _settle(self, link: Link, *, more: bool = False) -> None:
-        """Come back to this link at the end of the turn if anything is left; a write may have swallowed an edge."""
-        if link.wrote and not more:
-            link.wrote = False
-            more = link.line is not None and link.line.readable
-        if more or link.unsent:
-            self._touch(link, more=more)
+    def _turn_soon(self) -> None:
+        if self._turn is None and not self._closed:
+            self._turn = self._loop.call_soon(self._take_turn)
 
-    def _touch(self, link: Link, *, more: bool = False) -> None:
-        """See to this link when the current turn of the loop is over; `more` waits to be read."""
-        link.wrote |= more
-        if link.touched or self._closed:
-            return
-        link.touched = True
-        self._touched.append(link)
-        if self._turn is None:
-            self._turn = self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
+    def _take_turn(self) -> None:
         self._turn = None
-        touched, self._touched = self._touched, []
-        for link in touched:
-            link.touched = False
-            if link.unsent:
+        self._let_go()
+        again, self._again = self._again, []
+        for link in again:
+            link.again = False
+            self._pump(link)
+
+    def _let_go(self) -> None:
+        """Send on every link what was held back."""
+        unsent, self._unsent = self._unsent, []
+        for link in unsent:
+            if link.unsent:  # else it was seen to in the meantime
                 link.unsent = False
                 self._flush(link)
-            if link.wrote and link.line is not None:
-                link.wrote = False
-                if link.line.readable:
-                    self._pump(link)
 
-    def _flush(self, link: Link) -> None:
-        """Write what may go."""
+    def _flush(self, link: Link, *, more: bool = False) -> None:
+        """Write what may go, and see that the line is read on where there is `more` or a write swallowed its edge."""
         line = link.line
         if line is None:
             return
-        stuck = link.stuck
-        while stuck:
-            if not line.write(stuck[0]):
-                return
-            stuck.popleft()
+        if not link.stuck or self._unstick(link, line):
+            machine, now_s = link.machine, self._loop.time()
+            if (lone := machine.express(now_s)) is not None:
+                self._put(link, line, lone)
+            else:
+                for frame in machine.frames_to_send(now_s):
+                    self._put(link, line, frame)
+        if link.wrote:
+            link.wrote = False
+            more = more or line.readable
+        if more and not link.again:
+            link.again = True
+            self._again.append(link)
+            self._turn_soon()
+
+    def _unstick(self, link: Link, line: Line) -> bool:
+        """Write what was stuck; whether all of it went."""
+        while link.stuck:
+            if not line.write(link.stuck[0]):
+                return False
+            link.stuck.popleft()
             link.wrote = True
-        for frame in link.machine.frames_to_send(self._loop.time()):
-            self._put(link, line, frame)
+        return True
 
     def _put(self, link: Link, line: Line, frame: bytes) -> None:
         if self._on_frame is not None:
@@ -300,8 +316,6 @@ class Links:
             if notices:
                 self._tell(link, notices)
             self._flush(link)
-            if link.wrote:
-                self._touch(link)
 
     async def _until(self, true: Callable[[LinkMachine], bool], ends_s: float) -> None:
         """Wait until it is true of every machine with a line, or time is up."""

@@ -38,7 +38,8 @@ BYE: Final = 7
 
 HEAD_BYTES_MAX: Final = 1024
 """More than any head and array header takes."""
-ENVELOPE_BYTES_MAX: Final = FRAME_BYTES_MAX - HEAD_BYTES_MAX
+MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEAD_BYTES_MAX
+"""Of one encoded message, so that its envelope and frame fit as well."""
 PREFIXES_MAX: Final = 4096
 """Openings of envelopes kept ready: an actor's turn sends many messages of one route and trace."""
 ROUTE_MAX: Final = (1 << 16) - 1
@@ -114,8 +115,8 @@ def write_single(sender: int, addressed: int, first: int, ack: int, latest_ack: 
 
 def envelope(route: int, trace: str, message: bytes) -> bytes:
     """The CBOR of ``[route, trace, message]`` around an encoded message; raises FrameTooLarge or ValueError."""
-    if len(message) > ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX:
-        raise FrameTooLarge(f"message of {len(message)} bytes, limit {ENVELOPE_BYTES_MAX - HEAD_BYTES_MAX}")
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise FrameTooLarge(f"message of {len(message)} bytes, limit {MESSAGE_BYTES_MAX}")
     return _opening(route, trace) + message
 
 

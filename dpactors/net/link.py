@@ -96,7 +96,7 @@ class LinkMachine:
         if latest:
             self._out.put_latest(route, frames.envelope(route, trace, encode(message)))
             return ()
-        if self.state in _ENDED:
+        if self.state is not LinkState.UP and self.state in _ENDED:
             return self._undelivered([((route, trace, message, b""), False)], f"the link is {self.state.value}")
         parcel = (route, trace, message, frames.envelope(route, trace, encode(message)))
         if not self._out.put(parcel):
@@ -140,7 +140,7 @@ class LinkMachine:
             frame = frames.read(data)
         except MessageError as error:
             return self._malformed(str(error))
-        if self.state in (LinkState.FENCED, LinkState.LEFT):
+        if self.state is not LinkState.UP and self.state in (LinkState.FENCED, LinkState.LEFT):
             self.parted |= isinstance(frame, Frame) and (frame.kind, frame.addressed) == (frames.BYE, self.incarnation)
             return []
         if isinstance(frame, Greeting):
@@ -385,7 +385,8 @@ class LinkMachine:
         unread = 0
         for offset, item in enumerate(frame.body[skip:] if skip else frame.body, skip):
             try:
-                notices.append(Delivered(peer, *frames.open_envelope(item)))
+                route, trace, message = frames.open_envelope(item)
+                notices.append(Delivered(peer, route, trace, message))
             except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
                 # Asking again would not help, so it counts as taken and its sender is told.
                 why = f"{type(error).__name__}: {error}"[: frames.TEXT_CHARS_MAX]

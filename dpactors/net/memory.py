@@ -44,7 +44,7 @@ class LocalLinks(Links):
 
     def arrived(self, link: Link) -> None:
         """A frame waits for `link`; it is read at the end of this turn of the loop."""
-        self._touch(link, more=True)
+        self._flush(link, more=True)
 
     def _dropped(self, link: Link) -> None:
         self._cut(link)

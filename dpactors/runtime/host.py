@@ -58,6 +58,14 @@ class Sender(Protocol):
         """Hand a message to the link with `peer`."""
         ...
 
+    def hold(self) -> None:
+        """Keep what is sent from now on, so that it leaves together."""
+        ...
+
+    def release(self) -> None:
+        """Let go what was kept."""
+        ...
+
 
 class Children(Protocol):
     """Who performs Spawn and Signal; only a supervisor has one."""
@@ -208,12 +216,14 @@ class ActorHost:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
+        self._links.hold()
         try:
             for _ in range(EVENTS_PER_TURN):
                 if not self._mail or self._closed:
                     break
                 self._handle(*self._mail.popleft())
         finally:  # whatever happened, the next event finds somebody to take it
+            self._links.release()
             self._turn = None
             if self._mail and not self._closed:
                 self._turn = asyncio.get_running_loop().call_soon(self._take_turn)

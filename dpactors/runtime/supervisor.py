@@ -171,6 +171,14 @@ class Supervisor:
         links = self._links if peer in self._actor.children else self._neighbours
         links.send(peer, route, trace, message, latest=latest)
 
+    def hold(self) -> None:
+        """Keep what goes to children until ``release``."""
+        self._links.hold()
+
+    def release(self) -> None:
+        """Let it go."""
+        self._links.release()
+
     def spawn(self, child: str, incarnation: int) -> None:
         """Start a child process with all that it must know."""
         process = next(one for one in self._deployment.processes if one.name == child)

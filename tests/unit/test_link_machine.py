@@ -456,7 +456,7 @@ def test_what_cannot_travel_is_the_senders_fault() -> None:
     with pytest.raises(MessageError):
         a.send(0, "t", object())
     with pytest.raises(FrameTooLarge):
-        frames.envelope(0, "t", bytes(frames.ENVELOPE_BYTES_MAX))
+        frames.envelope(0, "t", bytes(frames.MESSAGE_BYTES_MAX + 1))
     with pytest.raises(ValueError, match="route"):
         a.send(1 << 16, "t", Count(1))
     assert a.backlog == 0
