@@ -19,16 +19,38 @@ DEPTH_MAX = 12
 """Nested CBOR containers; the deepest message of ours needs 7."""
 
 _CODECS: dict[type, Codec] = {}
-_ENCODERS: dict[type, Encode] = {}
-_DECODERS: dict[str, Decode] = {}
 _BEING_MADE: set[type] = set()
+
+
+class _Encoders(dict[type, Encode]):
+    """Encoders by class, each made at its first use."""
+
+    def __missing__(self, cls: type) -> Encode:
+        if not is_message(cls):
+            raise MessageError(f"{cls.__qualname__} is no message: decorate it with @message(tag)")
+        made = self[cls] = _codec(cls).encode
+        return made
+
+
+class _Decoders(dict[str, Decode]):
+    """Decoders by tag, each made at its first use; they take the whole array, tag included."""
+
+    def __missing__(self, tag: str) -> Decode:
+        cls = class_of(tag)
+        if cls is None:
+            raise UnknownTag(f"no class for tag {tag[:80]!r} in this process")
+        made = self[tag] = _codec(cls).decode
+        return made
+
+
+ENCODERS: Final = _Encoders()
+DECODERS: Final = _Decoders()
 
 
 def encode(message: object) -> bytes:
     """One message as CBOR bytes; raises MessageError for what is no message or has a field of another type."""
-    encoder = _ENCODERS.get(type(message)) or _encoder(type(message))
     try:
-        return encoder(message)
+        return ENCODERS[type(message)](message)
     except MessageError:
         raise
     except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:
@@ -44,8 +66,7 @@ def from_wire(item: Any) -> Any:
     """The message in one decoded CBOR item; raises UnknownTag or MalformedMessage."""
     if item.__class__ is not list or not item or item[0].__class__ is not str:
         raise MalformedMessage("a message is an array that starts with its tag")
-    tag: str = item[0]
-    return (_DECODERS.get(tag) or _decoder(tag))(item)
+    return DECODERS[item[0]](item)
 
 
 def loads(data: bytes) -> Any:
@@ -79,21 +100,6 @@ _STRICT: Final[dict[str, Any]] = {
     "tag_hook": _refuse_tag,
     "semantic_decoders": dict.fromkeys(_BUILT_IN_TAGS, _refuse_tag),
 }
-
-
-def _encoder(cls: type) -> Encode:
-    if not is_message(cls):
-        raise MessageError(f"{cls.__qualname__} is no message: decorate it with @message(tag)")
-    made = _ENCODERS[cls] = _codec(cls).encode
-    return made
-
-
-def _decoder(tag: str) -> Decode:
-    cls = class_of(tag)
-    if cls is None:
-        raise UnknownTag(f"no class for tag {tag[:80]!r} in this process")
-    made = _DECODERS[tag] = _codec(cls).decode
-    return made
 
 
 def _codec(cls: type) -> Codec:

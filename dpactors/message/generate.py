@@ -200,7 +200,12 @@ def _kind(hint: Any, where: str, writer: Writer) -> Kind:
         kind = _scalar(
             "tokens_item({v})", "type({v}) is not bytes or len({v}) & 3", "int32 bytes", where, "some_tokens"
         )
+        kind.before = ("{v} = token_bytes({v})", "{v}_size = len({v})")
+        kind.wire = "BYTES[{v}_size] if {v}_size < TABLED else bytes_head({v}_size), {v}"
         kind.tests += ("{v} = tokens_of({v})",)
+        if _LITTLE:  # as memory has them: no call of ours is needed
+            kind.before = ("if {v}.typecode != 'i': raise no_tokens({v})", "{v} = {v}.tobytes()", "{v}_size = len({v})")
+            kind.tests = (kind.tests[0], "{v} = array('i', {v})")
         return kind
     if isinstance(hint, type) and attrs.has(hint):
         return _record(hint, where, writer)
@@ -307,12 +312,21 @@ def one_of(item: list[Any], decoders: dict[str, Decode], where: str) -> Any:
     return decode(item)
 
 
-def tokens_item(value: "array[int]") -> bytes:
+def no_tokens(value: "array[Any]") -> MessageError:
+    """The error for an array of other numbers."""
+    return MessageError(f"token ids are array('i'), not array({value.typecode!r})")
+
+
+def token_bytes(value: "array[int]") -> bytes:
     """Token ids as little-endian int32 bytes."""
     if value.typecode != "i":
-        raise MessageError(f"token ids are array('i'), not array({value.typecode!r})")
-    data = (value if _LITTLE else items.swapped(value)).tobytes()
-    return items.bytes_head(len(data)) + data
+        raise no_tokens(value)
+    return (value if _LITTLE else items.swapped(value)).tobytes()
+
+
+def tokens_item(value: "array[int]") -> bytes:
+    """Token ids as a byte string."""
+    return items.bytes_item(token_bytes(value))
 
 
 def tokens_of(data: bytes) -> "array[int]":
@@ -341,6 +355,9 @@ _TOOLS: dict[str, Any] = {
     "a_float": _exact(float),
     "a_list": _exact(list),
     "some_bytes": _exact(bytes),
+    "array": array,
+    "no_tokens": no_tokens,
+    "token_bytes": token_bytes,
     "tokens_item": tokens_item,
     "tokens_of": tokens_of,
     "some_tokens": some_tokens,
@@ -348,6 +365,8 @@ _TOOLS: dict[str, Any] = {
         name: getattr(items, name)
         for name in (
             "INTS",
+            "BYTES",
+            "bytes_head",
             "TEXTS",
             "TABLED",
             "NULL",
