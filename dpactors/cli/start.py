@@ -62,23 +62,43 @@ def up(
     if dry_run:
         print_plan(plan, None, json=False)
         return 0
-    if plan.keys:
-        raise Refusal(
-            f"{file}: [security] keys: encryption between hosts is not built yet, and nothing is started that only "
-            "looks encrypted. On a network of your own, leave keys out and set security.insecure=true"
-        )
+    keys = _keys(file, plan, hosts)
     path = choose_run_dir(run_dir, plan.name)
     if (held := holder(path)) > 0:
         raise Refusal(str(RunDirHeld(path, held)))
     if detach:
         return _detached(path)
-    return _serve(document, plan, hosts, path, trace=trace, log_format=log_format)
+    return _serve(document, plan, hosts, path, keys=keys, trace=trace, log_format=log_format)
+
+
+def _keys(file: str, plan: Any, hosts: tuple[str, ...]) -> Path | None:
+    """The folder of keys, beside the topology file unless absolute; raises Refusal before anything starts."""
+    if not plan.keys:
+        return None
+    from dpactors.net.curve import KeysError, load_keys
+
+    folder = (Path(file).parent / Path(plan.keys).expanduser()).resolve()
+    try:
+        for host in hosts:
+            load_keys(folder, host, plan.hosts)
+    except KeysError as error:
+        raise Refusal(f"{file}: [security] keys: {error}") from error
+    return folder
 
 
 # ------------------------------------------------------------- in the foreground
 
 
-def _serve(document: Any, plan: Any, hosts: tuple[str, ...], path: Path, *, trace: bool, log_format: Any) -> int:
+def _serve(
+    document: Any,
+    plan: Any,
+    hosts: tuple[str, ...],
+    path: Path,
+    *,
+    keys: Path | None,
+    trace: bool,
+    log_format: Any,
+) -> int:
     from dpactors.runtime.logs import set_up_logs
     from dpactors.runtime.machine import FrontDoors, PortTaken
     from dpactors.runtime.rundir import RunDirHeld, open_run_dir
@@ -98,7 +118,7 @@ def _serve(document: Any, plan: Any, hosts: tuple[str, ...], path: Path, *, trac
     # On a terminal the table says what happens; the log file has every line.
     level = "warning" if sys.stderr.isatty() and log_format == "console" else "info"
     set_up_logs(log_format, level, also_to=run.log("supervisor"), process="supervisor", pid=os.getpid())
-    return asyncio.run(_live(Deployment(document, plan, hosts, trace=trace), run, doors))
+    return asyncio.run(_live(Deployment(document, plan, hosts, trace=trace, keys=keys), run, doors))
 
 
 async def _live(deployment: Any, run: Any, doors: Any) -> int:

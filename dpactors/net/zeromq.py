@@ -1,4 +1,4 @@
-"""Links over ZeroMQ, one DEALER pair per pair of processes; the only file that imports zmq.
+"""Links over ZeroMQ, one DEALER pair per pair of processes; with ``curve`` the only file that imports zmq.
 
 Plain patterns lose messages without a word, so everything that counts (who is there, order, acknowledgement, credit)
 is the machine's. What is ZeroMQ's: framing, reconnecting, and telling a dead connection by heartbeats of its own.
@@ -13,10 +13,12 @@ from typing import Literal, TypeAlias, cast
 import zmq
 
 from dpactors.message.codec import FRAME_BYTES_MAX
+from dpactors.net.curve import Doorkeeper, KeysError, Security
 from dpactors.net.driver import Link, Links, OnEvent, OnFrame
 from dpactors.net.errors import EndpointError
 from dpactors.net.limits import LinkLimits
 from dpactors.net.link import LinkState
+from dpactors.net.notices import Refused
 
 IPC_PATH_BYTES_MAX = 107
 """A Unix socket address holds 108 bytes, the last of them zero."""
@@ -94,13 +96,17 @@ class ZmqLinks(Links):
         limits: LinkLimits | None = None,
         on_frame: OnFrame | None = None,
         links_max: int = 1024,
+        security: Security | None = None,
     ) -> None:
         super().__init__(process, incarnation, digest, on_event, limits=limits, on_frame=on_frame)
         self._run_dir = run_dir
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # Each link has one socket, and during a peer's restart two; the default would stop at 1023 in all.
-        wanted = 2 * links_max + SOCKETS_SPARE
+        # A listening one that takes keys is watched through two more.
+        wanted = (2 if security is None else 6) * links_max + SOCKETS_SPARE
         self._context.set(zmq.MAX_SOCKETS, min(wanted, self._context.get(zmq.SOCKET_LIMIT)))
+        self._security = security
+        self._doorkeeper = None if security is None else Doorkeeper(self._context, security, self._turned_away)
         self._bound: dict[str, _Dealer] = {}
         self._paths: list[Path] = []
 
@@ -122,6 +128,9 @@ class ZmqLinks(Links):
                 if ":" in host_address:
                     dealer.socket.setsockopt(zmq.IPV6, 1)
                     host_address = f"[{host_address.strip('[]')}]"
+                if self._security is not None and self._doorkeeper is not None:
+                    self._security.listen(dealer.socket, peer)
+                    self._doorkeeper.watch(dealer.socket, peer)
                 dealer.socket.bind(f"tcp://{host_address}:{port}")
         except zmq.ZMQError as error:
             dealer.socket.close(linger=0)
@@ -146,8 +155,10 @@ class ZmqLinks(Links):
         dealer = _Dealer(self._context)
         dealer.endpoint, dealer.announced = endpoint, peer_incarnation
         try:
+            if self._security is not None and endpoint.startswith("tcp:"):
+                self._security.reach(dealer.socket, peer)
             dealer.socket.connect(endpoint)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, KeysError) as error:
             dealer.socket.close(linger=0)
             raise EndpointError(f"{self.process} cannot reach {peer} at {endpoint}: {error}") from error
         self._use(peer, dealer, peer_incarnation)
@@ -166,7 +177,12 @@ class ZmqLinks(Links):
         if link.machine.peer not in self._bound:
             self._cut(link)
 
+    def _turned_away(self, peer: str, reason: str) -> None:
+        self._on_event(Refused(peer, reason))
+
     async def _released(self) -> None:
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         # Ends when the last frame has left or the sockets' linger is over, hence not on the loop's own thread.
         await asyncio.to_thread(self._context.term)
         for path in self._paths:

@@ -35,6 +35,8 @@ class Boot:
     trace: bool
     log_level: str
     catalogue: str = CATALOGUE
+    keys: str = ""
+    """Folder of the CURVE keys, empty for none; the keys themselves stay there."""
 
     def to_json(self) -> bytes:
         """The bytes for the child's stdin."""

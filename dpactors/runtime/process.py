@@ -16,6 +16,7 @@ from dpactors.actor.address import Address
 from dpactors.actor.effects import Phase, Stop
 from dpactors.actor.errors import ActorFailed
 from dpactors.net import notices
+from dpactors.net.curve import KeysError, Security, load_keys
 from dpactors.net.link import LinkState
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.boot import Boot, load_catalogue, planned, process_of, read_boot
@@ -53,7 +54,7 @@ FAILED, REFUSED = 1, 2
 class Process:
     """The actors of this process, their links, and its conversation with the supervisor."""
 
-    def __init__(self, boot: Boot, plan: Plan, me: ProcessPlan) -> None:
+    def __init__(self, boot: Boot, plan: Plan, me: ProcessPlan, security: Security | None) -> None:
         self._boot = boot
         self._me = me
         self._log = structlog.get_logger()
@@ -66,7 +67,13 @@ class Process:
         self._flow = FlowRecorder(me.name) if boot.trace else None
         own_links = 1 + sum(me.name in (link.binder, link.connector) for link in plan.links)
         self._links = ZmqLinks(
-            me.name, boot.incarnation, plan.digest, Path(boot.links_dir), self._notice, links_max=own_links
+            me.name,
+            boot.incarnation,
+            plan.digest,
+            Path(boot.links_dir),
+            self._notice,
+            links_max=own_links,
+            security=security,
         )
         self._wiring = Wiring(me.name, plan, self._links)
         self._host = ActorHost(
@@ -257,9 +264,9 @@ class Process:
         self.end(0)
 
 
-async def _live(boot: Boot, plan: Plan, me: ProcessPlan) -> int:
+async def _live(boot: Boot, plan: Plan, me: ProcessPlan, security: Security | None) -> int:
     loop = asyncio.get_running_loop()
-    process = Process(boot, plan, me)
+    process = Process(boot, plan, me, security)
     run_dir = Path(boot.run_dir)
     watch_parent(
         boot.supervisor_pid,
@@ -301,7 +308,11 @@ def _begin() -> int:
         set_up_logs("json", boot.log_level, process=boot.process, pid=os.getpid())
         plan = planned(Document.from_dict(boot.document), load_catalogue(boot.catalogue))
         me = process_of(plan, boot.process)
-    except ValueError as error:
+        security = None
+        if boot.keys:
+            keyring = load_keys(Path(boot.keys), me.host, plan.hosts)
+            security = Security(keyring, {one.name: one.host for one in plan.processes})
+    except (ValueError, KeysError) as error:
         raise _Refused(str(error)) from error
     if os.getppid() != boot.supervisor_pid:
         return ORPHANED
@@ -312,7 +323,7 @@ def _begin() -> int:
     gc.collect()
     gc.freeze()  # what is imported by now lives as long as the process: no collection need look at it
     # Never closed: closing would wait for threads, and this process ends by os._exit.
-    return asyncio.Runner(loop_factory=_loop_factory()).run(_live(boot, plan, me))
+    return asyncio.Runner(loop_factory=_loop_factory()).run(_live(boot, plan, me, security))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
