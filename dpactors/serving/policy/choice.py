@@ -64,12 +64,13 @@ def draw(text: bytes, seed: int = 0) -> int:
 
 def scan(view: LoadView) -> list[RankView]:
     """All ranks, from the view's turn on."""
-    at = view.turn % len(view.order)
-    return view.order[at:] + view.order[:at] if at else view.order
+    count = len(view.order)
+    at = view.turn % count
+    return view.ring[at : at + count]
 
 
 def lightest(ranks: Sequence[RankView], score: Callable[[RankView], float], reason: str, turn: int) -> Choice:
     """The rank with the smallest score, the first of them on ties."""
-    scores = [score(rank) for rank in ranks]
+    scores = [*map(score, ranks)]
     low = min(scores)
     return Choice(ranks[scores.index(low)].rank, low, reason, turn, ranks, scores)

@@ -8,8 +8,8 @@ score = rest of what it has reported (running step, prefill queued behind it)
 from dpactors.serving.policy.choice import Asked, Choice, lightest, scan
 from dpactors.serving.protocol.load import LoadView, RankView
 
-WINDOW = 64
-"""Most ranks weighed for one request; in larger fleets the next window follows with the next request. The best of 64
+WINDOW = 32
+"""Most ranks weighed for one request; in larger fleets the next window follows with the next request. The best of 32
 is within a hair of the best of 512, and a choice costs the same in both."""
 COMPANY = 1 / 64
 """Decode steps that each request there is held to cost: enough to part equals, too little to outweigh a queue."""

@@ -116,6 +116,8 @@ class LoadView:
     """Only ranks that can take requests, in rank order."""
     order: list[RankView] = field(factory=list[RankView])
     """The same, by place."""
+    ring: list[RankView] = field(factory=list[RankView])
+    """The same twice over, so that a scan from anywhere is one slice."""
 
     def add(self, rank: int, chunk_tokens: int = CHUNK_TOKENS) -> None:
         """A rank (or its new incarnation) can take requests; idempotent."""
@@ -171,3 +173,4 @@ class LoadView:
     def _arrange(self, ranks: dict[int, RankView]) -> None:
         self.ranks = dict(sorted(ranks.items()))
         self.order = list(self.ranks.values())
+        self.ring = self.order * 2
