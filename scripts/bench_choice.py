@@ -1,7 +1,7 @@
 """What does choosing a rank cost, by policy and number of ranks?
 
-Each choice is made, remembered and booked, and every eighth is followed by a report, as in the client. The first figure of a cell is
-the choice alone, the second the whole with booking and report, both in microseconds: the best of several short runs.
+The first figure of a cell is the choice alone; the second has what the client does around it: a booking for each and,
+after every eighth, a report. Both are microseconds, the best of several short runs; no telling is included.
 
     .venv/bin/python scripts/bench_choice.py [--ranks 2 8 64 512] [--policy vllm least_work]
 """

@@ -340,10 +340,11 @@ class Engine(Actor):
         self._report += 1
         waiting, running, _ = self._queue()
         seen = self.scheduler.outlook() if self.scheduler is not None else Outlook()
+        left_s = 0.0
         if self.job == STEP:
             left_s = abs(self._step_began_s + self.pace.expect_s(self._step_tokens) - now_s)
-        else:  # what comes next begins with this report
-            left_s = self.pace.expect_s(seen.step_tokens) if running or waiting else 0.0
+        if (self.job != STEP or not self._planned_real) and (waiting or running):
+            left_s += self.pace.expect_s(seen.step_tokens)  # the next real step begins now, or after a dummy one
         return RankLoad(
             rank=self.rank,
             report=self._report,

@@ -19,7 +19,7 @@ from dpactors.topology.sockets import sockets
 
 FOLDER = Path(__file__).parents[2] / "topologies"
 FILES = sorted(FOLDER.glob("*.toml"))
-NAMES = {"internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2"}
+NAMES = {"internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2", "sglang_dp"}
 
 
 def planned(name: str, *overrides: str, env: dict[str, str] | None = None) -> Plan:
