@@ -187,19 +187,6 @@ class LoadReport:
     load: RankLoad
 
 
-@message("load.snapshot/2")
-class LoadSnapshot:
-    """The newest load of every rank that reports, and the coordinator's wave evidence."""
-
-    epoch: int
-    """The coordinator's incarnation; a lower one is stale."""
-    sequence: int
-    loads: tuple["HeardLoad", ...]
-    """In order of rank; empty where no load wire exists."""
-    wave: int
-    running: bool
-
-
 @frozen
 class HeardLoad:
     """A load on its way through the coordinator."""
@@ -207,6 +194,19 @@ class HeardLoad:
     load: RankLoad
     age_s: float
     """How long ago the coordinator heard it, when it published."""
+
+
+@message("load.snapshot/2")
+class LoadSnapshot:
+    """The newest load of every rank that reports, and the coordinator's wave evidence."""
+
+    epoch: int
+    """The coordinator's incarnation; a lower one is stale."""
+    sequence: int
+    loads: tuple[HeardLoad, ...]
+    """In order of rank; empty where no load wire exists."""
+    wave: int
+    running: bool
 
 
 # ------------------------------------------------------------- waves

@@ -5,7 +5,7 @@ import pytest
 from dpactors.actor.address import Address
 from dpactors.actor.effects import JobDone, Note, Received, Send
 from dpactors.serving.jobs import StepResult
-from dpactors.serving.messages import LoadReport, LoadSnapshot, StepOutputs
+from dpactors.serving.messages import LoadReport, LoadSnapshot, RankLoad, StepOutputs
 from dpactors.serving.policy.registry import POLICIES
 from dpactors.simulation.weather import Weather
 from tests.world.town import Town
@@ -18,6 +18,8 @@ class Watch:
 
     def __init__(self, policy: str, *overrides: str, topology: str = "sglang_dp", ranks: int = 2) -> None:
         self.chosen: list[Note] = []
+        self.loads: list[RankLoad] = []
+        """What ranks told the coordinator."""
         settings = (f'roles.frontend.settings.policy="{policy}"', f"roles.engine.place.node0={ranks}", *overrides)
         self.town = Town(topology, *settings)
         self.town.world.observers.append(self._look)
@@ -32,6 +34,8 @@ class Watch:
 
     def _look(self, target: Address, event: object, effects: list[object]) -> None:
         self.chosen += [one for one in effects if isinstance(one, Note) and one.event == "client.chose"]
+        sent = [one.message for one in effects if isinstance(one, Send)]
+        self.loads += [message.load for message in sent if isinstance(message, LoadReport)]
 
 
 @pytest.mark.parametrize("topology", ["sglang_dp", "internal_1node"])
@@ -165,15 +169,14 @@ def test_a_request_that_comes_into_a_dummy_step_is_foretold_behind_it() -> None:
         for rank in (0, 1):
             watch.town.ask(prompt=size, max_tokens=10, rank=rank)
         watch.pause(1.0)
-    world = watch.town.world
     watch.town.ask(prompt=8, max_tokens=60, rank=0)
     watch.pause(0.1)
     watch.town.ask(prompt=1200, max_tokens=1, rank=1)
     watch.pause(0.004)
+    (load,) = [load for load in watch.loads if load.rank == 1 and load.waiting][-1:]
 
-    free_s = world.actor(CLIENT).load.ranks[1].free_s
-    left_s = free_s - world.now_s
-    assert 0.13 <= left_s <= 0.16  # its own prefill of 0.13 s, and what is left of the dummy step of 0.01 s
+    assert (load.step_tokens, load.pending_tokens) == (1200, 0)
+    assert 0.13 <= load.step_left_s <= 0.15  # its own step of 0.13 s, behind the rest of a dummy one of 0.01 s
 
 
 def test_a_rank_foretells_the_end_of_its_prefill() -> None:
