@@ -36,13 +36,14 @@ from dpactors.runtime.lifeline import ORPHANED, die_with_parent, watch_parent
 from dpactors.runtime.logs import set_up_logs
 from dpactors.runtime.performing import performers_of
 from dpactors.runtime.rundir import sweep_run_dir
-from dpactors.runtime.trace import TraceRecorder
+from dpactors.runtime.trace import TraceFile
 from dpactors.runtime.wiring import Wiring
 from dpactors.topology.document import Document
 from dpactors.topology.plan import Plan, ProcessPlan
 
 HEARTBEAT_S = 0.5
 TRACE_FLUSH_S = 0.2
+LAST_FLUSH_S = 0.1
 DRAIN_POLL_S = 0.02
 LINGER_S = 0.3
 """For the last messages of a process that ends: replies, the report of its failure."""
@@ -61,7 +62,8 @@ class Process:
         self._phases: dict[Address, Phase] = {}
         self._supervised = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._trace = TraceRecorder(Path(boot.run_dir) / "traces" / f"{me.name}.jsonl") if boot.trace else None
+        self._trace = TraceFile(Path(boot.run_dir) / "traces" / f"{me.name}.jsonl") if boot.trace else None
+        self._flow = FlowRecorder(me.name) if boot.trace else None
         own_links = 1 + sum(me.name in (link.binder, link.connector) for link in plan.links)
         self._links = ZmqLinks(
             me.name, boot.incarnation, plan.digest, Path(boot.links_dir), self._notice, links_max=own_links
@@ -73,7 +75,7 @@ class Process:
             self._links,
             performers_of(me, boot.listen),
             HostHooks(self._phase, self._stop, self._failed),
-            recorder=FlowRecorder(me.name, self._trace.append) if self._trace else None,
+            recorder=self._flow,
             incarnation=boot.incarnation,
         )
 
@@ -84,8 +86,8 @@ class Process:
         self._host.start()
         asyncio.get_running_loop().call_soon(self._settle)
         self._keep(self._beat())
-        if self._trace is not None:
-            self._keep(self._flush(self._trace))
+        if self._trace is not None and self._flow is not None:
+            self._keep(self._flush(self._trace, self._flow))
         code = await self._ended
         await self._close()
         return code
@@ -100,7 +102,8 @@ class Process:
             task.cancel()
         await self._host.close()
         await self._links.close(LINGER_S)
-        if self._trace is not None:
+        if self._trace is not None and self._flow is not None:
+            self._trace.write(self._flow.take(LAST_FLUSH_S))
             self._trace.close()
 
     def _keep(self, work: Any) -> None:
@@ -149,10 +152,10 @@ class Process:
             await asyncio.sleep(HEARTBEAT_S)
             lag_s = max(0.0, loop.time() - due_s)
 
-    async def _flush(self, trace: TraceRecorder) -> None:
+    async def _flush(self, trace: TraceFile, flow: FlowRecorder) -> None:
         while True:
             await asyncio.sleep(TRACE_FLUSH_S)
-            trace.flush()
+            trace.write(flow.take())
 
     # ------------------------------------------------------------- from the links
 
