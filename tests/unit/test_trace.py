@@ -12,17 +12,17 @@ from dpactors.serving.messages import (
     Abort,
     Dispatch,
     Generate,
-    RankLoad,
     Reply,
     RequestOutput,
     Sampling,
     StartWave,
     StepOutputs,
 )
+from tests.loads import rank_load
 
 GENERATE = Generate("r1", array("i", [918273645, 918273646]), 5, Sampling(0.0, 1.0, 0, 1, array("i"), False, 0), None)
 OUTPUT = RequestOutput("r1", 0, array("i", [918273647]), "length", None, None, 200, 0)
-LOAD = RankLoad(0, 1, 3, 4, 0, 1, 0.5, ())
+LOAD = rank_load(0, wave=3, step=4, running=1, kv_used=0.5)
 CLIENT, ENGINE, COORDINATOR = Address("client", 0), Address("engine", 0), Address("coordinator", 0)
 
 
