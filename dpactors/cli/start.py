@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dpactors.cli.errors import FAILED, INTERRUPTED, Refusal
-from dpactors.cli.files import Set, load, print_plan
+from dpactors.cli.files import Set, folder_of, load, print_plan
 
 REFRESH_S = 0.25
 READY_FD = "DPACTORS_READY_FD"
@@ -77,7 +77,7 @@ def _keys(file: str, plan: Any, hosts: tuple[str, ...]) -> Path | None:
         return None
     from dpactors.net.curve import KeysError, load_keys
 
-    folder = (Path(file).parent / Path(plan.keys).expanduser()).resolve()
+    folder = (folder_of(file) / Path(plan.keys).expanduser()).resolve()
     try:
         for host in hosts:
             load_keys(folder, host, plan.hosts)
@@ -104,6 +104,7 @@ def _serve(
     from dpactors.runtime.rundir import RunDirHeld, open_run_dir
     from dpactors.runtime.supervisor import Deployment
 
+    deployment = Deployment(document, plan, hosts, trace=trace, folder=str(folder_of(document.source.file)), keys=keys)
     try:
         run = open_run_dir(path)
     except RunDirHeld as error:
@@ -118,7 +119,7 @@ def _serve(
     # On a terminal the table says what happens; the log file has every line.
     level = "warning" if sys.stderr.isatty() and log_format == "console" else "info"
     set_up_logs(log_format, level, also_to=run.log("supervisor"), process="supervisor", pid=os.getpid())
-    return asyncio.run(_live(Deployment(document, plan, hosts, trace=trace, keys=keys), run, doors))
+    return asyncio.run(_live(deployment, run, doors))
 
 
 async def _live(deployment: Any, run: Any, doors: Any) -> int:
@@ -205,7 +206,9 @@ def _detached(path: Path) -> int:
         from dpactors.runtime.rundir import read_state
 
         state = read_state(path)
-        print(f"{state.name if state else path} is ready: {'  '.join(state.urls) if state else ''}")
+        print(
+            f"{state.name if state else path} is ready: {'  '.join(state.urls if state else ()) or 'no front end here'}"
+        )
         return 0
     code = child.wait()
     cause = said.partition(" ")[2] or _last_line(logs / "up.log")

@@ -306,7 +306,7 @@ def _begin() -> int:
     try:
         boot = read_boot(sys.stdin.buffer.read())
         set_up_logs("json", boot.log_level, process=boot.process, pid=os.getpid())
-        plan = planned(Document.from_dict(boot.document), load_catalogue(boot.catalogue))
+        plan = planned(Document.from_dict(boot.document), load_catalogue(boot.catalogue, boot.folder))
         me = process_of(plan, boot.process)
         security = None
         if boot.keys:

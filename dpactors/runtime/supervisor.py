@@ -50,6 +50,8 @@ class Deployment:
     trace: bool = True
     log_level: str = "info"
     catalogue: str = CATALOGUE
+    folder: str = ""
+    """Of the topology file; modules of its own actors may lie there."""
     keys: Path | None = None
     """Folder of the CURVE keys of links between hosts."""
 
@@ -200,6 +202,7 @@ class Supervisor:
             trace=self._deployment.trace,
             log_level=self._deployment.log_level,
             catalogue=self._deployment.catalogue,
+            folder=self._deployment.folder,
             keys=str(self._deployment.keys or ""),
         )
         log = self._run_dir.open_log(child)
