@@ -500,9 +500,21 @@ def test_a_stopped_reader_gathers_no_latest_frames() -> None:
         put(a, n, latest=True)
         sent += len(a.frames_to_send(n / 1000))
     assert sent == 4
-    put(a, 100, latest=True)
-    (frame,) = a.frames_to_send(1.0)  # one a heartbeat, should all have been lost
-    assert cbor2.loads(frame)[0] == frames.LATEST
+    assert [cbor2.loads(frame)[0] for frame in a.frames_to_send(1.0)] == [frames.DATA]
+
+
+def test_lost_values_go_again_to_a_peer_that_speaks_and_are_delivered_once() -> None:
+    a, b = up()
+    for route in range(3):
+        put(a, route, latest=True, route=route)
+        first, *_ = a.frames_to_send(0.0)  # of routes 0 and 1 lost
+    assert numbers(b.receive(first, 0.0)) == [2]
+    assert b._in.latest_received == 0
+
+    assert numbers(talk(b, a, 0.4)) == []
+    assert numbers(talk(b, a, 1.0) + talk(a, b, 1.0)) == [0, 1]
+    talk(b, a, 2.0)
+    assert [cbor2.loads(frame)[0] for frame in a.frames_to_send(3.0)] == [frames.DATA]
 
 
 def test_a_reading_peer_keeps_latest_frames_flowing() -> None:
@@ -731,6 +743,8 @@ class Weather(RuleBasedStateMachine):
         for name in "ab":
             self.send_latest(name)
             newest = self.number
+            for air in self.air.values():
+                air.clear()  # all of it is lost
             self.heal()
             reader = self.ends[self.other(name)]
             assert self.newest[reader.me, reader.incarnation, name, self.ends[name].incarnation] == newest
