@@ -39,7 +39,7 @@ async def test_what_is_said_to_nobody_comes_back(network: Network) -> None:
 
 @everywhere
 async def test_what_a_stopped_and_then_killed_peer_was_sent_comes_back(network: Network) -> None:
-    """A ROUTER with MANDATORY accepts 500 sends for a stopped peer, and they vanish with it."""
+    """A ROUTER, even with MANDATORY, accepts what is sent to a stopped peer, and all of it vanishes with it."""
     near = network.owner("near")
     far = await network.far(near)
     near.say("far", 0)
