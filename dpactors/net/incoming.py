@@ -26,6 +26,7 @@ class Incoming:
         self.received = 0
         """Messages taken so far, and so the sequence expected next."""
         self.latest_received = 0
+        """Stamp up to which every frame of newest values arrived."""
         self._latest_of: dict[int, int] = {}
         self._told = 0
         self._latest_told = 0
@@ -59,8 +60,9 @@ class Incoming:
             self._untold_since_s = now_s
 
     def latest(self, stamp: int, now_s: float) -> None:
-        """A frame of newest values arrived."""
-        self.latest_received = max(self.latest_received, stamp)
+        """A frame of newest values arrived; one ahead of a lost one counts when it comes again."""
+        if stamp == self.latest_received + 1:
+            self.latest_received = stamp
         if self._untold_since_s is None:
             self._untold_since_s = now_s
 

@@ -255,6 +255,9 @@ class LinkMachine:
         while out.queue and (batch := out.next_batch()) is not None:
             made.append(self._frame(frames.DATA, peer, *batch))
             spoke = True
+        for batch in out.latest_again(now_s, self._heard_s):
+            made.append(self._frame(frames.LATEST, peer, *batch))
+            spoke = True
         while out.newest and (batch := out.next_latest(now_s)) is not None:
             made.append(self._frame(frames.LATEST, peer, *batch))
             spoke = True

@@ -4,6 +4,7 @@ Rule: a message is in exactly one place: waiting, on its way, acknowledged (forg
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from dpactors.net.limits import LinkCounters, LinkLimits
@@ -34,7 +35,8 @@ class Outgoing:
         self.newest: dict[int, bytes] = {}
         """Envelope of the newest value of each route that was not sent yet."""
         self._latest_stamp = 0
-        self._latest_acked = 0
+        self._latest_flying: deque[tuple[int, list[bytes]]] = deque()
+        """Frames of newest values by stamp; never more than `latest_frames`."""
         self._latest_sent_s = 0.0
 
     @property
@@ -127,11 +129,7 @@ class Outgoing:
 
     def next_latest(self, now_s: float) -> tuple[int, list[bytes]] | None:
         """Stamp and envelopes of the next frame of newest values; None where there is none or no credit."""
-        if not self.newest:
-            return None
-        # When every frame on its way was lost no acknowledgement will come, so one more goes per heartbeat.
-        overdue = now_s - self._latest_sent_s >= self._limits.heartbeat_s
-        if self._latest_stamp - self._latest_acked >= self._limits.latest_frames and not overdue:
+        if not self.newest or len(self._latest_flying) >= self._limits.latest_frames:
             return None
         batch: list[bytes] = []
         size = 0
@@ -143,14 +141,27 @@ class Outgoing:
             del self.newest[route]
         self._latest_stamp += 1
         self._latest_sent_s = now_s
+        self._latest_flying.append((self._latest_stamp, batch))
         self._counters.messages_sent += len(batch)
         return self._latest_stamp, batch
+
+    def latest_again(self, now_s: float, heard_s: float) -> Sequence[tuple[int, list[bytes]]]:
+        """Frames of newest values that were lost: the peer spoke long after they went, and acknowledged them not.
+
+        A peer that says nothing gets nothing again, so that a stopped one does not gather a pile.
+        """
+        if not self._latest_flying or heard_s - self._latest_sent_s < self._limits.heartbeat_s:
+            return ()
+        self._latest_sent_s = now_s
+        return tuple(self._latest_flying)
 
     def acknowledged(self, ack: int, latest_ack: int) -> bool:
         """The peer has all below `ack`; False where it speaks of what was never sent, and nothing changes."""
         if ack > self._sent_until or latest_ack > self._latest_stamp:
             return False
-        self._latest_acked = max(self._latest_acked, latest_ack)
+        latest = self._latest_flying
+        while latest and latest[0][0] <= latest_ack:
+            latest.popleft()
         done = ack - (self.next_sequence - len(self._flying))
         if done <= 0:
             return True
@@ -207,5 +218,6 @@ class Outgoing:
         self.newest.clear()
         self._flying_bytes = self._waiting_bytes = self._waiting_again = 0
         self.next_sequence = self._sent_until = 0
-        self._latest_stamp = self._latest_acked = 0
+        self._latest_flying.clear()
+        self._latest_stamp = 0
         return left

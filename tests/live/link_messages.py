@@ -6,6 +6,8 @@ from dpactors.net.limits import LinkLimits
 FAST = LinkLimits(
     window_messages=50, outbox_messages=100, ack_messages=10, heartbeat_s=0.1, lease_s=0.6, hello_s=0.1, ack_s=0.02
 )
+HANG = -1
+"""The number on which a far process blocks its loop."""
 
 
 @message("test.live.number/1")

@@ -10,9 +10,7 @@ from dpactors.net.curve import KeysError, Security, load_keys, make_keys
 from dpactors.net.errors import EndpointError
 from dpactors.net.notices import Delivered, LinkUp, Refused
 from tests.live.deployment import TOPOLOGIES, Deployment, cli, up
-from tests.live.test_zmq_links import Owner, connect, go, run_dir, zmq_of
-
-__all__ = ["run_dir"]
+from tests.live.networks import Network, over, zmq_of
 
 HOSTS = {"a": "node0", "b": "node1", "c": "node2"}
 
@@ -64,65 +62,61 @@ def test_what_is_wrong_with_keys_names_the_file_and_its_mend(tmp_path: Path) -> 
         load_keys(folder, "node0", HOSTS.values())
 
 
-def test_the_right_keys_carry_messages(run_dir: Path, tmp_path: Path) -> None:
-    folder = keys_in(tmp_path / "keys")
-
-    async def main() -> None:
-        a = Owner("a", run_dir, security=security(folder, "node0"))
-        b = Owner("b", run_dir, security=security(folder, "node1"))
-        connect("tcp", a, b)
-        a.say("b", *range(100))
-        b.say("a", *range(100))
-        await a.until_got(99)
-        await b.until_got(99)
-        assert a.numbers() == b.numbers() == list(range(100))
-        await a.links.close()
-        await b.links.close()
-
-    go(main())
+@over("tcp")
+async def test_the_right_keys_carry_messages(network: Network) -> None:
+    folder = keys_in(network.folder / "keys")
+    a = network.owner("a", security=security(folder, "node0"))
+    b = network.owner("b", security=security(folder, "node1"))
+    network.join(a, b)
+    a.say("b", *range(100))
+    b.say("a", *range(100))
+    await a.until_got(99)
+    await b.until_got(99)
+    assert a.numbers() == b.numbers() == list(range(100))
 
 
-@pytest.mark.parametrize("shown", ["none", "another host's", "a stranger's"])
-def test_a_peer_without_its_key_delivers_nothing_and_the_reason_is_told(
-    shown: str, run_dir: Path, tmp_path: Path
-) -> None:
-    folder = keys_in(tmp_path / "keys")
-    strange = keys_in(tmp_path / "strange")
-    known = load_keys(folder, "node0", HOSTS.values()).publics  # a stranger may know every public key
-    held = {
-        "none": None,
-        "another host's": security(folder, "node2"),
-        "a stranger's": Security(attrs.evolve(load_keys(strange, "node1", ["node1"]), publics=known), HOSTS),
-    }[shown]
-
-    async def main() -> None:
-        a = Owner("a", run_dir, security=security(folder, "node0"))
-        b = Owner("b", run_dir, security=held)
-        good = Owner("c", run_dir, security=security(folder, "node2"))
-        connect("tcp", a, b)
-        b.say("a", *range(50))
-        a.say("b", *range(50))
-        await a.until_seen(Refused)
-        why = "speaks no CURVE" if shown == "none" else "showed another key than host node1's"
-        assert why in next(one.reason for one in a.seen if type(one) is Refused)
-        connect("tcp", a, good)  # who has the right key is served all the while
-        good.say("a", 7)
-        await a.until_got(7)
-        assert [one.peer for one in a.seen if type(one) in (Delivered, LinkUp)] == ["c", "c"]
-        assert not [one for one in b.seen if type(one) in (Delivered, LinkUp)]
-
-    go(main())
+async def turned_away(network: Network, held: Security | None, why: str) -> None:
+    """`b` shows the wrong key or none: it delivers nothing and the reason is told; who has the right key is served."""
+    a = network.owner("a", security=security(network.folder / "keys", "node0"))
+    b = network.owner("b", security=held)
+    network.join(a, b)
+    b.say("a", *range(50))
+    a.say("b", *range(50))
+    await a.until_seen(Refused)
+    assert why in a.of(Refused)[0].reason
+    c = network.owner("c", security=security(network.folder / "keys", "node2"))
+    network.join(a, c)
+    c.say("a", 7)
+    await a.until_got(7)
+    assert [one.peer for one in (*a.of(LinkUp), *a.of(Delivered))] == ["c", "c"]
+    assert [*b.of(LinkUp), *b.of(Delivered)] == []
 
 
-def test_a_peer_whose_host_has_no_key_cannot_be_reached(run_dir: Path, tmp_path: Path) -> None:
-    folder = keys_in(tmp_path / "keys")
+@over("tcp")
+async def test_a_peer_without_a_key_delivers_nothing(network: Network) -> None:
+    keys_in(network.folder / "keys")
+    await turned_away(network, None, "speaks no CURVE")
 
-    async def main() -> None:
-        a = Owner("a", run_dir, security=security(folder, "node0"))
-        with pytest.raises(EndpointError, match=r"no key is known for z's host"):
-            zmq_of(a).connect("z", "tcp://127.0.0.1:9", 1)
 
-    go(main())
+@over("tcp")
+async def test_a_peer_with_another_hosts_key_delivers_nothing(network: Network) -> None:
+    folder = keys_in(network.folder / "keys")
+    await turned_away(network, security(folder, "node2"), "showed another key than host node1's")
+
+
+@over("tcp")
+async def test_a_stranger_who_knows_every_public_key_delivers_nothing(network: Network) -> None:
+    known = load_keys(keys_in(network.folder / "keys"), "node0", HOSTS.values()).publics
+    strange = load_keys(keys_in(network.folder / "strange"), "node1", HOSTS.values())
+    held = Security(attrs.evolve(strange, publics=known), HOSTS)
+    await turned_away(network, held, "showed another key than host node1's")
+
+
+@over("tcp")
+async def test_a_peer_whose_host_has_no_key_cannot_be_reached(network: Network) -> None:
+    a = network.owner("a", security=security(keys_in(network.folder / "keys"), "node0"))
+    with pytest.raises(EndpointError, match="no key is known for z's host"):
+        zmq_of(a).connect("z", "tcp://127.0.0.1:9", 1)
 
 
 def test_a_deployment_of_two_hosts_speaks_by_keys_alone(tmp_path: Path) -> None:

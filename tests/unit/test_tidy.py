@@ -28,6 +28,7 @@ PURE = ("message", "actor", "serving", "topology")
 ADR_PARTS = ["Context", "Decision", "Given up", "Would change our mind"]
 IMPURE = {"zmq", "anyio", "asyncio", "socket", "time", "random", "torch"}
 DOCS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 DOCS += sorted((REPOSITORY / "docs").rglob("*.md"))
 
 
@@ -197,6 +198,24 @@ def test_the_index_leads_to_every_page() -> None:
 def test_files_that_a_page_names_exist(path: Path) -> None:
     for name in re.findall(r"(?<![\w./])(?:topologies|scripts|tests|docs|dpactors)/[\w./*-]+", path.read_text()):
         assert list(REPOSITORY.glob(name.rstrip("."))), name
+
+
+@pytest.mark.parametrize("path", DOCS, ids=name_of)
+def test_tests_that_a_page_names_exist(path: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", path.read_text()))
+    written = {name for file in (REPOSITORY / "tests").rglob("test_*.py") for name in TEST.findall(file.read_text())}
+
+    assert named <= written
+
+
+def test_every_silent_loss_names_its_test() -> None:
+    page = (REPOSITORY / "docs" / "explanation" / "silent-loss.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    named = set(re.findall(r"`(test_\w+)`", page))
+
+    assert len(rows) >= 12
+    assert all("`test_" in row for row in rows)
+    assert set(TEST.findall((REPOSITORY / "tests" / "live" / "test_silent_loss.py").read_text())) <= named
 
 
 def test_a_commit_is_held_to_what_main_is_held_to() -> None:
