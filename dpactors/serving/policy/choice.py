@@ -75,8 +75,7 @@ def scan(view: LoadView) -> list[RankView]:
     return view.ring[at : at + count]
 
 
-def lightest(ranks: Sequence[RankView], score: Callable[[RankView], float], reason: str, turn: int) -> Choice:
+def lightest(ranks: Sequence[RankView], scores: Sequence[float], reason: str, turn: int) -> Choice:
     """The rank with the smallest score, the first of them on ties."""
-    scores = [*map(score, ranks)]
     low = min(scores)
     return Choice(ranks[scores.index(low)].rank, low, reason, turn, ranks, scores)

@@ -120,6 +120,8 @@ class LoadView:
     """The same, by place."""
     ring: list[RankView] = field(factory=list[RankView])
     """The same twice over, so that a scan from anywhere is one slice."""
+    salted: list[RankView] = field(factory=list[RankView])
+    """The same, by salt: the index of whoever hashes to ranks."""
 
     def add(self, rank: int, chunk_tokens: int = CHUNK_TOKENS, reports_from: int = 0) -> None:
         """A rank (or its new incarnation) can take requests; its reports have numbers above `reports_from`."""
@@ -177,3 +179,4 @@ class LoadView:
         self.ranks = dict(sorted(ranks.items()))
         self.order = list(self.ranks.values())
         self.ring = self.order * 2
+        self.salted = sorted(self.order, key=lambda view: view.salt)
