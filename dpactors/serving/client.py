@@ -31,8 +31,6 @@ from dpactors.serving.settings import ClientSettings
 
 TELL_RANKS_S = 0.25
 """How often the ingress hears of changed loads."""
-CANDIDATES_TOLD = 8
-"""Best ranks of a choice that its note names: a trace of a large fleet stays readable."""
 
 
 @define
@@ -103,7 +101,7 @@ class Client(Actor):
     def on_outputs(self, message: StepOutputs | EngineReady, sender: Address, now_s: float) -> Effects:
         if isinstance(message, EngineReady):
             self.ready[message.rank] = message
-            self.load.add(message.rank, message.max_step_tokens)
+            self.load.add(message.rank, message.max_step_tokens, message.reports_from)
             yield note("rank.ready", rank=message.rank, kv_blocks=message.kv_blocks)
             for flight in list(self.in_flight.values()):
                 if flight.rank is None and self._can_place(flight.generate):
@@ -200,7 +198,7 @@ class Client(Actor):
             rank=choice.rank,
             score=round(choice.score, 6),
             reason=choice.reason,
-            candidates={str(rank): round(score, 6) for rank, score in choice.best(CANDIDATES_TOLD)},
+            candidates=choice,  # spelled out when somebody writes it down: that costs more than the choice itself
             of=len(self.load.order),
             unseen=view.unseen,
             age_s=round(now_s - view.heard_s, 3) if view.report is not None else None,

@@ -89,10 +89,7 @@ class Engine(Actor):
         self.ready = False
         self._broken = False
         self._planned_real = False
-        self._step_tokens = 0
-        """What the step under way prefills."""
-        self._step_began_s = 0.0
-        self._report = 0
+        self._report = self._reports_from = 0
         self._reported: tuple[int, int, float] | None = None
         self._waking = False
         self._woken = False
@@ -101,7 +98,7 @@ class Engine(Actor):
 
     def on_start(self, now_s: float) -> Effects:
         s = self.settings
-        self._report = int(now_s * 1000)  # a restarted rank's reports must count as newer than its old ones
+        self._report = self._reports_from = int(now_s * 1000)  # what an earlier life reported is lower, and counts less
         self.last_step_s = now_s
         yield Phase("starting", "loading weights", progress=0.0)
         yield RunJob(
@@ -212,6 +209,7 @@ class Engine(Actor):
         yield note("group.left", "warning", epoch=self.epoch, job=key, error=error)
         self._broken |= key == STEP and self._planned_real
         self.epoch = 0
+        self.pace.fail()
         self.wave = self.wave.reset(self.wave.wave)
         if self.forming is None:
             yield from self._ask_to_join()
@@ -239,14 +237,14 @@ class Engine(Actor):
             plan = dummy()
         if plan is not None:
             self.job = STEP
-            self._step_tokens = self.scheduler.outlook().step_tokens if self._planned_real else 0
-            self._step_began_s = now_s
+            prefills = self.scheduler.outlook().step_tokens if self._planned_real else 0
+            self.pace.begin(prefills, now_s, dummy=not self._planned_real)
             yield RunJob(STEP, plan)
 
     def _stepped(self, result: StepResult, now_s: float) -> Effects:
         assert self.scheduler is not None
         self.last_step_s = now_s
-        self.pace.learn(self._step_tokens, now_s - self._step_began_s)
+        self.pace.end(now_s)
         if self._planned_real:
             self.real_steps += 1
             by_owner: dict[Address, list[RequestOutput]] = {}
@@ -333,18 +331,20 @@ class Engine(Actor):
     def _engine_ready(self) -> EngineReady:
         assert self.model is not None
         model = self.model
-        s = self.settings
-        return EngineReady(self.rank, model.name, model.max_model_len, model.kv_blocks, s.block_size, s.max_step_tokens)
+        return EngineReady(
+            rank=self.rank,
+            model=model.name,
+            max_model_len=model.max_model_len,
+            kv_blocks=model.kv_blocks,
+            block_size=self.settings.block_size,
+            max_step_tokens=self.settings.max_step_tokens,
+            reports_from=self._reports_from,
+        )
 
     def _load(self, now_s: float) -> RankLoad:
         self._report += 1
         waiting, running, _ = self._queue()
         seen = self.scheduler.outlook() if self.scheduler is not None else Outlook()
-        left_s = 0.0
-        if self.job == STEP:
-            left_s = abs(self._step_began_s + self.pace.expect_s(self._step_tokens) - now_s)
-        if (self.job != STEP or not self._planned_real) and (waiting or running):
-            left_s += self.pace.expect_s(seen.step_tokens)  # the next real step begins now, or after a dummy one
         return RankLoad(
             rank=self.rank,
             report=self._report,
@@ -356,7 +356,7 @@ class Engine(Actor):
             waiting_tokens=seen.waiting_tokens,
             pending_tokens=seen.pending_tokens,
             step_tokens=seen.step_tokens,
-            step_left_s=left_s,
+            step_left_s=self.pace.left_s(seen.step_tokens if waiting or running else None, now_s),
             decode_step_s=self.pace.decode_step_s,
             prefill_token_s=self.pace.prefill_token_s,
             kv_tokens=seen.kv_tokens,

@@ -150,6 +150,8 @@ class EngineReady:
     """Tokens of one KV block."""
     max_step_tokens: int
     """Most tokens that one of its steps computes."""
+    reports_from: int
+    """Its load reports have higher numbers; what has not is of an earlier life."""
 
 
 @message("client.reply/1")

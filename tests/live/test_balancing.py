@@ -32,4 +32,5 @@ def test_ranks_take_turns_a_named_rank_moves_no_turn_and_the_trace_says_why(tmp_
 
         (chose,) = until(told, "the choice in the story")
         assert (chose["policy"], chose["rank"], chose["reason"]) == ("auto", 1, "next in turn")
+        assert chose["candidates"] == "1 alone"
         assert "reason=next in turn" in deployment.cli("trace", "turn-1").stdout

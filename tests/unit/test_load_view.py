@@ -63,6 +63,19 @@ def test_a_new_incarnation_starts_from_nothing() -> None:
     assert view.order == [view.ranks[0]]
 
 
+def test_a_report_of_an_earlier_life_counts_no_booking_of_this_one() -> None:
+    """The coordinator may still hold it when the new life is ready."""
+    view = one_rank()
+    view.remove(0)
+    view.add(0, reports_from=1000)
+    view.book(0, 10)
+
+    assert not view.learn(rank_load(0, 999, running=7, seen=50), 0.0)
+    assert (view.ranks[0].requests, view.ranks[0].unseen) == (1, 1)
+    assert view.learn(rank_load(0, 1001, running=1, seen=1), 0.0)
+    assert view.ranks[0].unseen == 0
+
+
 def test_reported_work_takes_its_rank_s_own_time() -> None:
     """A step with 0.2 s to go, then 1000 tokens in two chunks: each token 1 ms, each chunk a decode step of 50 ms."""
     view = one_rank()

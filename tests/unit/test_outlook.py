@@ -107,3 +107,26 @@ def test_short_prompts_in_long_steps_do_not_pretend_that_tokens_are_dear() -> No
             pace.learn(3, 0.012)
 
     assert pace.prefill_token_s == pytest.approx(0.0001, rel=0.1)
+
+
+def test_the_end_of_a_step_is_foretold_from_its_beginning_and_lateness_counts_double() -> None:
+    pace = Pace(decode_step_s=0.1)
+    assert pace.left_s(None, 5.0) == 0.0
+    assert pace.left_s(0, 5.0) == pytest.approx(0.1)  # one begins now
+
+    pace.begin(0, 5.0, dummy=False)
+    assert pace.left_s(0, 5.03) == pytest.approx(0.07)
+    assert pace.left_s(0, 5.5) == pytest.approx(0.4)  # 0.4 s late: as long again
+
+    pace.begin(0, 6.0, dummy=True)
+    assert pace.left_s(None, 6.02) == pytest.approx(0.08)
+    assert pace.left_s(0, 6.02) == pytest.approx(0.18)  # the real one comes behind it
+
+
+def test_a_step_that_failed_teaches_nothing() -> None:
+    pace = Pace(decode_step_s=0.1)
+    pace.begin(0, 1.0, dummy=False)
+    pace.fail()
+    pace.end(9.0)
+
+    assert (pace.decode_step_s, pace.left_s(None, 9.0)) == (0.1, 0.0)

@@ -154,6 +154,24 @@ def test_a_lost_rank_moves_its_own_prefixes_only_and_gets_them_back() -> None:
     assert [policy(view, request("r", [group])).rank for group in range(300)] == before
 
 
+def test_in_a_large_fleet_few_ranks_draw_for_a_prefix_and_a_lost_one_moves_little_else() -> None:
+    """512 ranks, 32 draws: shares are as even as draws are, and besides its own a lost rank moves one prefix in 500."""
+    view = view_of(512)
+    policy = named("prefix_affinity")
+    before = [policy(view, request("r", [group])) for group in range(8000)]
+    assert {len(choice.scores) for choice in before} == {32}
+    counts = [0] * 512
+    for choice in before:
+        counts[choice.rank] += 1
+    assert max(counts) <= 45
+    assert counts.count(0) <= 3
+    view.remove(77)
+    moved = [c.rank for n, c in enumerate(before) if policy(view, request("r", [n])).rank != c.rank]
+
+    assert moved.count(77) == counts[77] > 0
+    assert len(moved) - counts[77] <= 40
+
+
 def test_a_hot_prefix_overflows_to_one_more_rank_at_a_time() -> None:
     """The guard: 1.25 times the mean and four requests more; SGLang's router lets 64 pile up."""
     view = view_of(4)

@@ -11,6 +11,9 @@ from dpactors.message.message import Tokens
 from dpactors.serving.messages import Generate
 from dpactors.serving.protocol.load import LoadView, RankView
 
+CANDIDATES_TOLD = 8
+"""Best ranks that a choice names as text: the trace of a large fleet stays readable."""
+
 # Both records are written to by nobody; attrs makes a frozen one three times as slowly, which a choice would feel.
 
 
@@ -28,9 +31,9 @@ class Asked:
     """SGLang's bootstrap room, a key of up to 63 bits; None where nobody brought one along."""
 
 
-@define
+@define(repr=False)
 class Choice:
-    """A rank and why; `turn` is where the next choice begins to look."""
+    """A rank and why; `turn` is where the next choice begins to look. As text it is its best candidates."""
 
     rank: int
     score: float
@@ -46,6 +49,9 @@ class Choice:
         """At most `count` candidates and their scores, best first."""
         pairs = zip(self.scores, range(len(self.scan)), strict=True)
         return [(self.scan[at].rank, score) for score, at in nsmallest(count, pairs)]
+
+    def __repr__(self) -> str:
+        return " ".join(f"{rank}:{score:.6g}" for rank, score in self.best(CANDIDATES_TOLD)) or f"{self.rank} alone"
 
 
 Policy: TypeAlias = Callable[[LoadView, Asked], Choice]
@@ -69,8 +75,7 @@ def scan(view: LoadView) -> list[RankView]:
     return view.ring[at : at + count]
 
 
-def lightest(ranks: Sequence[RankView], score: Callable[[RankView], float], reason: str, turn: int) -> Choice:
+def lightest(ranks: Sequence[RankView], scores: Sequence[float], reason: str, turn: int) -> Choice:
     """The rank with the smallest score, the first of them on ties."""
-    scores = [*map(score, ranks)]
     low = min(scores)
     return Choice(ranks[scores.index(low)].rank, low, reason, turn, ranks, scores)

@@ -34,7 +34,7 @@ def least_work(view: LoadView, request: Asked) -> Choice:
             score += (tokens - rank.kv_left) * step_s / (rank.decoding or 1)
         return score
 
-    ranks = scan(view)
+    ranks, turn, reason = scan(view), view.turn + 1, "soonest first token"
     if len(ranks) > WINDOW:
-        return lightest(ranks[:WINDOW], expected_s, "soonest first token of its window", view.turn + WINDOW)
-    return lightest(ranks, expected_s, "soonest first token", view.turn + 1)
+        ranks, turn, reason = ranks[:WINDOW], view.turn + WINDOW, "soonest first token of its window"
+    return lightest(ranks, [expected_s(rank) for rank in ranks], reason, turn)

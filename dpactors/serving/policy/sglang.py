@@ -31,7 +31,7 @@ def follow_bootstrap_room(view: LoadView, request: Asked) -> Choice:
 
 def total_requests(view: LoadView, _: Asked) -> Choice:
     """Fewest requests waiting and running, ties to the lowest rank."""
-    return lightest(view.order, _requests, "fewest requests", view.turn)
+    return lightest(view.order, [rank.requests for rank in view.order], "fewest requests", view.turn)
 
 
 def total_tokens(view: LoadView, _: Asked) -> Choice:
@@ -44,10 +44,6 @@ def total_tokens(view: LoadView, _: Asked) -> Choice:
 def auto(pd_role: str) -> Policy:
     """The room where this deployment only prefills, else turns."""
     return follow_bootstrap_room if pd_role == "prefill" else round_robin
-
-
-def _requests(rank: RankView) -> float:
-    return rank.requests
 
 
 def _tokens_then_requests(rank: RankView) -> tuple[int, int]:

@@ -5,7 +5,10 @@ forgets them with each snapshot.
 """
 
 from dpactors.serving.policy.choice import Asked, Choice, lightest, scan
-from dpactors.serving.protocol.load import LoadView, RankView
+from dpactors.serving.protocol.load import LoadView
+
+HALF_FULL = 0.5
+"""KV use from which waiting is weighed more."""
 
 
 def vllm(view: LoadView, _: Asked) -> Choice:
@@ -13,19 +16,18 @@ def vllm(view: LoadView, _: Asked) -> Choice:
 
     score = max(clients * in_flight, waiting + running) + waiting * 6 * max(0, kv_used - 0.5).
     """
-    return lightest(scan(view), _score, "lightest by vLLM's score", view.turn + 1)
+    ranks = scan(view)
+    scores = [
+        rank.load + rank.waiting * 6 * (rank.kv_used - HALF_FULL)
+        if rank.waiting and rank.kv_used > HALF_FULL
+        else rank.load
+        for rank in ranks
+    ]
+    return lightest(ranks, scores, "lightest by vLLM's score", view.turn + 1)
 
 
 def vllm_classic(view: LoadView, _: Asked) -> Choice:
     """VLLM before mid-2026: 4 * waiting + running, ties to the first in a scan that never turns."""
-    return lightest(scan(view), _classic, "lightest by vLLM's older score", view.turn)
-
-
-def _score(rank: RankView) -> float:
-    if rank.waiting and rank.kv_used > 0.5:  # noqa: PLR2004 - vLLM's threshold
-        return rank.load + rank.waiting * 6 * (rank.kv_used - 0.5)
-    return rank.load
-
-
-def _classic(rank: RankView) -> float:
-    return 3 * rank.waiting + rank.requests
+    ranks = scan(view)
+    scores = [3 * rank.waiting + rank.requests for rank in ranks]
+    return lightest(ranks, scores, "lightest by vLLM's older score", view.turn)

@@ -28,6 +28,8 @@ class RankView:
     rank: int
     chunk_tokens: int = CHUNK_TOKENS
     """Most tokens that one of its steps computes."""
+    newest: int = 0
+    """Number of the newest report, or that from which those of this life begin."""
     report: RankLoad | None = None
     """The newest report as it came; never written to."""
     heard_s: float = 0.0
@@ -118,21 +120,24 @@ class LoadView:
     """The same, by place."""
     ring: list[RankView] = field(factory=list[RankView])
     """The same twice over, so that a scan from anywhere is one slice."""
+    salted: list[RankView] = field(factory=list[RankView])
+    """The same, by salt: the index of whoever hashes to ranks."""
 
-    def add(self, rank: int, chunk_tokens: int = CHUNK_TOKENS) -> None:
-        """A rank (or its new incarnation) can take requests; idempotent."""
+    def add(self, rank: int, chunk_tokens: int = CHUNK_TOKENS, reports_from: int = 0) -> None:
+        """A rank (or its new incarnation) can take requests; its reports have numbers above `reports_from`."""
         if rank not in self.ranks:
-            self._arrange({**self.ranks, rank: RankView(rank, chunk_tokens)})
+            self._arrange({**self.ranks, rank: RankView(rank, chunk_tokens, reports_from)})
 
     def remove(self, rank: int) -> None:
         """A rank is gone, and with it all that was believed of it."""
         self._arrange({number: view for number, view in self.ranks.items() if number != rank})
 
     def learn(self, load: RankLoad, true_s: float) -> bool:
-        """Take a report that was true at `true_s`; False where an equal or newer one is known."""
+        """Take a report that was true at `true_s`; False where a newer one is known, or it is of an earlier life."""
         view = self.ranks.get(load.rank)
-        if view is None or (view.report is not None and view.report.report >= load.report):
+        if view is None or load.report <= view.newest:
             return False
+        view.newest = load.report
         view.report = load
         view.heard_s = true_s
         for mark in load.accepted:
@@ -174,3 +179,4 @@ class LoadView:
         self.ranks = dict(sorted(ranks.items()))
         self.order = list(self.ranks.values())
         self.ring = self.order * 2
+        self.salted = sorted(self.order, key=lambda view: view.salt)

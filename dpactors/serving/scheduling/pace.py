@@ -30,11 +30,43 @@ class Pace:
     """A step without prefill; 0 until one was taken."""
     _prefill_s: float = 0.0
     _prefill_tokens: float = 0.0
+    _began_s: float | None = None
+    """None between steps."""
+    _prefills: int = 0
+    """What the step under way prefills."""
+    _dummy: bool = False
 
     @property
     def prefill_token_s(self) -> float:
         """What a prefilled token adds to a step; 0 until one was."""
         return self._prefill_s / self._prefill_tokens if self._prefill_tokens else 0.0
+
+    def begin(self, prefills: int, now_s: float, *, dummy: bool) -> None:
+        """A step begins."""
+        self._prefills, self._began_s, self._dummy = prefills, now_s, dummy
+
+    def fail(self) -> None:
+        """It came to nothing."""
+        self._began_s = None
+
+    def end(self, now_s: float) -> None:
+        """It is over, and its time is learned."""
+        if self._began_s is not None:
+            self.learn(self._prefills, now_s - self._began_s)
+        self._began_s = None
+
+    def left_s(self, upcoming: int | None, now_s: float) -> float:
+        """To the end of the step under way; `upcoming` is what the next real one prefills, None where none comes.
+
+        Where no real step runs, the next one begins now or behind the dummy one. One that is overdue is held to need
+        as long again as it is late.
+        """
+        left_s = 0.0
+        if self._began_s is not None:
+            left_s = abs(self._began_s + self.expect_s(self._prefills) - now_s)
+        if upcoming is not None and (self._began_s is None or self._dummy):
+            left_s += self.expect_s(upcoming)
+        return left_s
 
     def learn(self, prefilled: int, seconds: float) -> None:
         """A step took `seconds` and prefilled so many tokens. Long prompts weigh more: they tell more of a token."""
