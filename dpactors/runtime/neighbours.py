@@ -35,7 +35,9 @@ class Neighbours:
         self._pairs = [(own, other) for own in mine for other in others]
         self._on_event = on_event
         self._links = {
-            own: ZmqLinks(own, incarnation, plan.digest, links_dir, partial(self._notice, own))
+            own: ZmqLinks(
+                own, incarnation, plan.digest, links_dir, partial(self._notice, own), links_max=len(plan.hosts)
+            )
             for own in dict.fromkeys(own for own, _ in self._pairs)
         }
 
