@@ -14,6 +14,7 @@ from dpactors.message.message import tokens
 from dpactors.models import model_dir
 from dpactors.serving.jobs import Availability, ClientGone, Listening, ServeHttp, StreamWrite, Submitted
 from dpactors.serving.messages import FinishReason, RankLoad
+from tests.loads import rank_load
 
 if TYPE_CHECKING:
     import openai
@@ -34,7 +35,7 @@ BODIES = [("/v1/completions", {"prompt": "What"}), ("/v1/chat/completions", CHAT
 
 def load(rank: int, waiting: int = 0, running: int = 0) -> RankLoad:
     """A rank's load with a quarter of its KV in use."""
-    return RankLoad(rank, 1, 0, 0, waiting, running, 0.25, ())
+    return rank_load(rank, waiting=waiting, running=running, kv_used=0.25)
 
 
 READY = Availability((0, 1), (0, 1), CONTEXT, (load(0), load(1)))

@@ -43,6 +43,8 @@ class Actor:
     Settings: ClassVar[type] = NoSettings
     inlets: ClassVar[dict[str, Inlet]] = {}
     outlets: ClassVar[dict[str, Outlet[Any]]] = {}
+    handlers: ClassVar[dict[str, str]] = {}
+    """Inlet to ``on_<inlet>``."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -59,6 +61,7 @@ class Actor:
                 raise ContractError(f"{cls.__name__}.{name} carries {strangers or 'nothing'}: wants @message classes")
         for name, port in cls.inlets.items():
             _check_handler(cls, name, port)
+        cls.handlers = {name: f"on_{name}" for name in cls.inlets}
 
     # What may happen to every actor; override what matters.
 
@@ -110,7 +113,7 @@ def handle(actor: Actor, event: Event, now_s: float) -> list[Effect]:
     """Give one event to an actor and collect its effects, generators drained at once."""
     match event:
         case Received(inlet, sender, message):
-            return list(getattr(actor, f"on_{inlet}")(message, sender, now_s))
+            return list(getattr(actor, actor.handlers[inlet])(message, sender, now_s))
         case JobDone(key, result):
             return list(actor.on_job_done(key, result, now_s))
         case TimerFired(timer):

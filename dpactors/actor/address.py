@@ -6,7 +6,7 @@ from typing import Any
 from attrs import field, frozen
 
 
-@frozen(order=True)
+@frozen(order=True, cache_hash=True)
 class Address:
     """Which instance of which role: ``engine.2``; the index is the global rank for engines."""
 

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from dpactors.cli import files, running, start, watching
+from dpactors.cli import files, keys, running, start, watching
 from dpactors.cli.errors import FAILED, INTERRUPTED, REFUSED, Refusal
 
 HELP = (
@@ -34,6 +34,7 @@ def make_app() -> App:
     ):
         app.command(verb)
     app.command(running.fault)
+    app.command(keys.keys)
     return app
 
 

@@ -10,18 +10,30 @@ from dpactors.cli.errors import REFUSED, Refusal
 Set = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False, negative="")]
 
 
+def folder_of(file: str) -> Path:
+    """Where a topology file lies: its own actors' modules and relative paths are looked for there."""
+    return Path(file).resolve().parent
+
+
+def catalogue_for(file: str) -> Any:
+    """The built-in actors, and any class that can be imported from beside the file."""
+    from dpactors.runtime.boot import CATALOGUE, load_catalogue
+
+    return load_catalogue(CATALOGUE, str(folder_of(file)))
+
+
 def load(file: str, overrides: tuple[str, ...] = ()) -> Any:
     """A checked document and its plan; raises Refusal with all problems."""
     from dpactors.runtime.boot import planned
-    from dpactors.serving.catalogue import CATALOGUE
     from dpactors.topology.check import checked_topology
     from dpactors.topology.errors import TopologyError
 
+    catalogue = catalogue_for(file)
     try:
-        document = checked_topology(file, CATALOGUE, overrides)
+        document = checked_topology(file, catalogue, overrides)
     except TopologyError as error:
         raise Refusal(str(error)) from error
-    return document, planned(document, CATALOGUE)
+    return document, planned(document, catalogue)
 
 
 def check(*files: str, explain: bool = False, set_: Set = ()) -> int:
@@ -58,13 +70,12 @@ def _explain(document: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dpactors.serving.catalogue import CATALOGUE
     from dpactors.topology.settings import explain
 
     table = Table(title=document.name)
     for column in ("setting", "value", "default", "type", "unit", "meaning", "from"):
         table.add_column(column, overflow="fold")
-    for row in explain(document, CATALOGUE):
+    for row in explain(document, catalogue_for(document.source.file)):
         table.add_row(row.path, row.value, row.default, row.type, row.unit, row.meaning, row.origin)
     Console().print(table)
 
@@ -88,12 +99,11 @@ def draw(
     set_
         Override one value, as PATH=VALUE.
     """
-    from dpactors.serving.catalogue import CATALOGUE
     from dpactors.topology.draw import draw as drawn
     from dpactors.topology.graph import build
 
     document, _ = load(file, set_)
-    print(drawn(document, build(document, CATALOGUE), format))
+    print(drawn(document, build(document, catalogue_for(file)), format))
     return 0
 
 

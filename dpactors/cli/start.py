@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dpactors.cli.errors import FAILED, INTERRUPTED, Refusal
-from dpactors.cli.files import Set, load, print_plan
+from dpactors.cli.files import Set, folder_of, load, print_plan
 
 REFRESH_S = 0.25
 READY_FD = "DPACTORS_READY_FD"
@@ -65,28 +65,49 @@ def up(
     if dry_run:
         print_plan(plan, None, json=False)
         return 0
-    if plan.keys:
-        raise Refusal(
-            f"{file}: [security] keys: encryption between hosts is not built yet, and nothing is started that only "
-            "looks encrypted. On a network of your own, leave keys out and set security.insecure=true"
-        )
+    keys = _keys(file, plan, hosts)
     path = choose_run_dir(run_dir, plan.name)
     if (held := holder(path)) > 0:
         raise Refusal(str(RunDirHeld(path, held)))
     if detach:
         return _detached(path)
-    return _serve(document, plan, hosts, path, trace=trace, log_format=log_format)
+    return _serve(document, plan, hosts, path, keys=keys, trace=trace, log_format=log_format)
+
+
+def _keys(file: str, plan: Any, hosts: tuple[str, ...]) -> Path | None:
+    """The folder of keys, beside the topology file unless absolute; raises Refusal before anything starts."""
+    if not plan.keys:
+        return None
+    from dpactors.net.curve import KeysError, load_keys
+
+    folder = (folder_of(file) / Path(plan.keys).expanduser()).resolve()
+    try:
+        for host in hosts:
+            load_keys(folder, host, plan.hosts)
+    except KeysError as error:
+        raise Refusal(f"{file}: [security] keys: {error}") from error
+    return folder
 
 
 # ------------------------------------------------------------- in the foreground
 
 
-def _serve(document: Any, plan: Any, hosts: tuple[str, ...], path: Path, *, trace: bool, log_format: Any) -> int:
+def _serve(
+    document: Any,
+    plan: Any,
+    hosts: tuple[str, ...],
+    path: Path,
+    *,
+    keys: Path | None,
+    trace: bool,
+    log_format: Any,
+) -> int:
     from dpactors.runtime.logs import set_up_logs
     from dpactors.runtime.machine import FrontDoors, PortTaken
     from dpactors.runtime.rundir import RunDirHeld, open_run_dir
     from dpactors.runtime.supervisor import Deployment
 
+    deployment = Deployment(document, plan, hosts, trace=trace, folder=str(folder_of(document.source.file)), keys=keys)
     try:
         run = open_run_dir(path)
     except RunDirHeld as error:
@@ -101,7 +122,7 @@ def _serve(document: Any, plan: Any, hosts: tuple[str, ...], path: Path, *, trac
     # On a terminal the table says what happens; the log file has every line.
     level = "warning" if sys.stderr.isatty() and log_format == "console" else "info"
     set_up_logs(log_format, level, also_to=run.log("supervisor"), process="supervisor", pid=os.getpid())
-    return asyncio.run(_live(Deployment(document, plan, hosts, trace=trace), run, doors))
+    return asyncio.run(_live(deployment, run, doors))
 
 
 async def _live(deployment: Any, run: Any, doors: Any) -> int:
@@ -188,7 +209,9 @@ def _detached(path: Path) -> int:
         from dpactors.runtime.rundir import read_state
 
         state = read_state(path)
-        print(f"{state.name if state else path} is ready: {'  '.join(state.urls) if state else ''}")
+        print(
+            f"{state.name if state else path} is ready: {'  '.join(state.urls if state else ()) or 'no front end here'}"
+        )
         return 0
     code = child.wait()
     cause = said.partition(" ")[2] or _last_line(logs / "up.log")

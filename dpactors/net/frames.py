@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import cbor2
 from attrs import define, frozen
 
+from dpactors import __version__
 from dpactors.message.codec import DECODERS, FRAME_BYTES_MAX, loads
 from dpactors.message.errors import FrameTooLarge, MalformedMessage
 
@@ -130,6 +131,20 @@ def _opening(route: int, trace: str) -> bytes:
 def text_item(text: str) -> bytes:
     """A short text as an item of a frame's body."""
     return cbor2.dumps(text[:TEXT_CHARS_MAX])
+
+
+def why_no_match(hello: Greeting, peer: str, digest: str) -> str:
+    """What keeps the sender of `hello` from being `peer` under the same topology, both values named; else empty."""
+    if hello.version != LINK_VERSION:
+        return f"link protocol {LINK_VERSION} here, {hello.version} at {hello.name[:TEXT_CHARS_MAX] or 'the peer'}"
+    if hello.name != peer:
+        return f"{peer} was expected, {hello.name[:TEXT_CHARS_MAX]} greets"
+    if hello.digest != digest:
+        return (
+            f"topology {digest} here, {hello.digest[:TEXT_CHARS_MAX]} at {peer} "
+            f"(dpactors {__version__} here, {hello.package[:TEXT_CHARS_MAX]} there)"
+        )
+    return ""
 
 
 def read(data: bytes) -> Incoming:

@@ -2,7 +2,10 @@
 
 from collections import deque
 
+from dpactors.net import frames
+from dpactors.net.frames import Frame
 from dpactors.net.limits import LinkCounters, LinkLimits
+from dpactors.net.notices import BadFrame, Delivered, LinkNotice
 
 REJECTS_MAX = 256
 """Unreadable messages whose rejection still has to be told."""
@@ -70,6 +73,46 @@ class Incoming:
             return False
         self._latest_of[route] = stamp
         return True
+
+    def take(self, peer: str, frame: Frame, size: int, now_s: float) -> list[LinkNotice]:
+        """The messages of a DATA frame of `size` bytes that did not arrive before, opened and checked."""
+        notices: list[LinkNotice] = []
+        skip = self.skip(frame.first, len(frame.body), now_s)
+        if skip is None or skip == len(frame.body):
+            return notices
+        for offset, item in enumerate(frame.body[skip:] if skip else frame.body, skip):
+            try:
+                route, trace, message = frames.open_envelope(item)
+                notices.append(Delivered(peer, route, trace, message))
+            except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
+                # Asking again would not help, so it counts as taken and its sender is told.
+                unreadable = self._unreadable(peer, error)
+                notices.append(unreadable)
+                self.rejects.append((frame.first + offset, unreadable.reason))
+                self._counters.messages_delivered -= 1
+        count = len(frame.body) - skip
+        self._counters.messages_delivered += count
+        self.took(count, size, now_s)
+        return notices
+
+    def take_latest(self, peer: str, frame: Frame, now_s: float) -> list[LinkNotice]:
+        """The messages of a LATEST frame that are the newest of their route."""
+        notices: list[LinkNotice] = []
+        self.latest(frame.first, now_s)
+        for item in frame.body:
+            try:
+                route, trace, message = frames.open_envelope(item)
+            except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
+                notices.append(self._unreadable(peer, error))
+                continue
+            if self.is_newest(route, frame.first):
+                notices.append(Delivered(peer, route, trace, message))
+                self._counters.messages_delivered += 1
+        return notices
+
+    def _unreadable(self, peer: str, error: Exception) -> BadFrame:
+        self._counters.malformed += 1
+        return BadFrame(peer, f"{type(error).__name__}: {error}"[: frames.TEXT_CHARS_MAX])
 
     def ack_due(self, now_s: float) -> bool:
         """Whether an acknowledgement should go now, without waiting for a message to ride on."""

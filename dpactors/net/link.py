@@ -16,12 +16,11 @@ from dpactors import __version__
 from dpactors.message.codec import encode
 from dpactors.message.errors import MessageError
 from dpactors.net import frames
-from dpactors.net.frames import Frame, Greeting
+from dpactors.net.frames import Frame, Greeting, why_no_match
 from dpactors.net.incoming import Incoming
 from dpactors.net.limits import LinkCounters, LinkLimits
 from dpactors.net.notices import (
     BadFrame,
-    Delivered,
     Heard,
     LinkDown,
     LinkNotice,
@@ -159,7 +158,7 @@ class LinkMachine:
         if not self._out.acknowledged(frame.ack, frame.latest_ack):
             return notices + self._malformed(f"acknowledges {frame.ack}, {frame.latest_ack}, which were never sent")
         if frame.kind == frames.DATA:
-            self._take(frame, len(data), now_s, notices)
+            notices += self._in.take(self.peer, frame, len(data), now_s)
         else:
             self._sort(frame, now_s, notices)
         return notices
@@ -167,7 +166,7 @@ class LinkMachine:
     def _sort(self, frame: Frame, now_s: float, notices: list[LinkNotice]) -> None:
         match frame.kind:
             case frames.LATEST:
-                self._take_latest(frame, now_s, notices)
+                notices += self._in.take_latest(self.peer, frame, now_s)
             case frames.NACK:
                 if not self._out.rewind(frame.first):
                     notices += self._malformed(f"asks for {frame.first}, which was never sent")
@@ -305,7 +304,7 @@ class LinkMachine:
     # ------------------------------------------------------------- handshake
 
     def _greeting(self, hello: Greeting, now_s: float) -> list[LinkNotice]:
-        mismatch = self._mismatch(hello)
+        mismatch = why_no_match(hello, self.peer, self.digest)
         if mismatch:
             return self._refused(mismatch)
         if hello.incarnation < self._floor:
@@ -326,19 +325,6 @@ class LinkMachine:
             self._welcome_due = True
             notices += self._established(now_s)
         return notices + self._alive(now_s)
-
-    def _mismatch(self, hello: Greeting) -> str:
-        clip = frames.TEXT_CHARS_MAX
-        if hello.version != frames.LINK_VERSION:
-            return f"link protocol {frames.LINK_VERSION} here, {hello.version} at {hello.name[:clip] or 'the peer'}"
-        if hello.name != self.peer:
-            return f"{self.peer} was expected, {hello.name[:clip]} greets"
-        if hello.digest != self.digest:
-            return (
-                f"topology {self.digest} here, {hello.digest[:clip]} at {self.peer} "
-                f"(dpactors {__version__} here, {hello.package[:clip]} there)"
-            )
-        return ""
 
     def _established(self, now_s: float) -> list[LinkNotice]:
         assert self.peer_incarnation is not None, "a link is up with somebody"
@@ -378,38 +364,6 @@ class LinkMachine:
         return [*self._part(reason, LinkState.FENCED), Refused(self.peer, reason)]
 
     # ------------------------------------------------------------- delivery
-
-    def _take(self, frame: Frame, size: int, now_s: float, notices: list[LinkNotice]) -> None:
-        inside = self._in
-        skip = inside.skip(frame.first, len(frame.body), now_s)
-        if skip is None or skip == len(frame.body):
-            return
-        peer, before = self.peer, len(notices)
-        unread = 0
-        for offset, item in enumerate(frame.body[skip:] if skip else frame.body, skip):
-            try:
-                route, trace, message = frames.open_envelope(item)
-                notices.append(Delivered(peer, route, trace, message))
-            except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
-                # Asking again would not help, so it counts as taken and its sender is told.
-                why = f"{type(error).__name__}: {error}"[: frames.TEXT_CHARS_MAX]
-                inside.rejects.append((frame.first + offset, why))
-                notices += self._malformed(why)
-                unread += 1
-        self.counters.messages_delivered += len(notices) - before - unread
-        inside.took(len(frame.body) - skip, size, now_s)
-
-    def _take_latest(self, frame: Frame, now_s: float, notices: list[LinkNotice]) -> None:
-        self._in.latest(frame.first, now_s)
-        for item in frame.body:
-            try:
-                route, trace, message = frames.open_envelope(item)
-            except Exception as error:  # noqa: BLE001 - a hostile message must not take the link down
-                notices += self._malformed(f"{type(error).__name__}: {error}"[: frames.TEXT_CHARS_MAX])
-                continue
-            if self._in.is_newest(route, frame.first):
-                notices.append(Delivered(self.peer, route, trace, message))
-                self.counters.messages_delivered += 1
 
     def _alive(self, now_s: float) -> list[LinkNotice]:
         self._heard_s = now_s

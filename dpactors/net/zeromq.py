@@ -1,4 +1,4 @@
-"""Links over ZeroMQ, one DEALER pair per pair of processes; the only file that imports zmq.
+"""Links over ZeroMQ, one DEALER pair per pair of processes; with ``curve`` the only file that imports zmq.
 
 Plain patterns lose messages without a word, so everything that counts (who is there, order, acknowledgement, credit)
 is the machine's. What is ZeroMQ's: framing, reconnecting, and telling a dead connection by heartbeats of its own.
@@ -13,10 +13,12 @@ from typing import Literal, TypeAlias, cast
 import zmq
 
 from dpactors.message.codec import FRAME_BYTES_MAX
+from dpactors.net.curve import Doorkeeper, KeysError, Security
 from dpactors.net.driver import Link, Links, OnEvent, OnFrame
 from dpactors.net.errors import EndpointError
 from dpactors.net.limits import LinkLimits
 from dpactors.net.link import LinkState
+from dpactors.net.notices import Refused
 
 IPC_PATH_BYTES_MAX = 107
 """A Unix socket address holds 108 bytes, the last of them zero."""
@@ -24,8 +26,10 @@ RECONNECT_MS, RECONNECT_MS_MAX = 20, 500
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 500, 3000
 """Of ZMTP: answered by ZeroMQ's own thread, so they find a dead network and a stopped process, not a stuck loop."""
 SOCKETS_SPARE = 16
-LINKS_MAX = (65_535 - SOCKETS_SPARE) // 2
-"""libzmq has at most 65,535 sockets in a context. Each link has one, and during a peer's restart two."""
+SOCKETS_PER_LINK = 6
+"""A listening one that takes keys is watched through two more, and during a peer's restart there are twice as many."""
+LINKS_MAX = (65_535 - SOCKETS_SPARE) // SOCKETS_PER_LINK
+"""libzmq has at most 65,535 sockets in a context."""
 
 # As plain numbers: an enum's own operators would cost as much again as the calls they are used in.
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
@@ -96,12 +100,15 @@ class ZmqLinks(Links):
         limits: LinkLimits | None = None,
         on_frame: OnFrame | None = None,
         links_max: int = 1024,
+        security: Security | None = None,
     ) -> None:
         super().__init__(process, incarnation, digest, on_event, limits=limits, on_frame=on_frame)
         self._run_dir = run_dir
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # The default would stop at 1023 in all.
-        self._context.set(zmq.MAX_SOCKETS, 2 * min(links_max, LINKS_MAX) + SOCKETS_SPARE)
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS_PER_LINK * min(links_max, LINKS_MAX) + SOCKETS_SPARE)
+        self._security = security
+        self._doorkeeper = None if security is None else Doorkeeper(self._context, security, self._turned_away)
         self._bound: dict[str, _Dealer] = {}
         self._paths: list[Path] = []
 
@@ -123,6 +130,9 @@ class ZmqLinks(Links):
                 if ":" in host_address:
                     dealer.socket.setsockopt(zmq.IPV6, 1)
                     host_address = f"[{host_address.strip('[]')}]"
+                if self._security is not None and self._doorkeeper is not None:
+                    self._security.listen(dealer.socket, peer)
+                    self._doorkeeper.watch(dealer.socket, peer)
                 dealer.socket.bind(f"tcp://{host_address}:{port}")
         except zmq.ZMQError as error:
             dealer.socket.close(linger=0)
@@ -147,8 +157,10 @@ class ZmqLinks(Links):
         dealer = _Dealer(self._context)
         dealer.endpoint, dealer.announced = endpoint, peer_incarnation
         try:
+            if self._security is not None and endpoint.startswith("tcp:"):
+                self._security.reach(dealer.socket, peer)
             dealer.socket.connect(endpoint)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, KeysError) as error:
             dealer.socket.close(linger=0)
             raise EndpointError(f"{self.process} cannot reach {peer} at {endpoint}: {error}") from error
         self._use(peer, dealer, peer_incarnation)
@@ -167,7 +179,12 @@ class ZmqLinks(Links):
         if link.machine.peer not in self._bound:
             self._cut(link)
 
+    def _turned_away(self, peer: str, reason: str) -> None:
+        self._on_event(Refused(peer, reason))
+
     async def _released(self) -> None:
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         # Ends when the last frame has left or the sockets' linger is over, hence not on the loop's own thread.
         await asyncio.to_thread(self._context.term)
         for path in self._paths:

@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import attrs
@@ -10,6 +11,7 @@ from attrs import frozen
 
 from dpactors.topology.document import Document
 from dpactors.topology.graph import Catalogue, build
+from dpactors.topology.named import Named, make_importable
 from dpactors.topology.plan import Plan, ProcessPlan, make_plan
 
 CATALOGUE = "dpactors.serving.catalogue:CATALOGUE"
@@ -35,6 +37,10 @@ class Boot:
     trace: bool
     log_level: str
     catalogue: str = CATALOGUE
+    folder: str = ""
+    """The topology file's folder, where modules of an operator's own actors may lie."""
+    keys: str = ""
+    """Folder of the CURVE keys, empty for none; the keys themselves stay there."""
 
     def to_json(self) -> bytes:
         """The bytes for the child's stdin."""
@@ -57,8 +63,13 @@ def read_boot(data: bytes) -> Boot:
     return Boot(**given)
 
 
-def load_catalogue(reference: str) -> Catalogue:
-    """The catalogue at ``package.module:NAME``; raises ValueError where there is none."""
+def load_catalogue(reference: str, folder: str = "") -> Catalogue:
+    """The catalogue at ``package.module:NAME``, and any class by its name; raises ValueError where there is none.
+
+    Classes are looked for in `folder` too, where one is given.
+    """
+    if folder:
+        make_importable(Path(folder))
     module_name, colon, name = reference.partition(":")
     if not colon:
         raise ValueError(f"{reference} is no catalogue; the form is package.module:NAME")
@@ -68,7 +79,7 @@ def load_catalogue(reference: str) -> Catalogue:
         raise ValueError(f"no catalogue {reference}: {error}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{reference} is {type(found).__name__}, not a mapping of names to actor classes")
-    return cast("Catalogue", found)
+    return Named(cast("Catalogue", found))
 
 
 def planned(document: Document, catalogue: Catalogue) -> Plan:

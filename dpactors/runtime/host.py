@@ -5,6 +5,7 @@ and does passes through `_handle`, so that tracing, the failure story and tests 
 """
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections import deque
@@ -87,12 +88,16 @@ class _Exit:
     latest: bool
 
 
+_NO_EXITS: Mapping[Address, _Exit] = {}
+
+
 @define
 class _Resident:
     """One actor and what the host keeps for it."""
 
     actor: Actor
-    exits: dict[str, list[_Exit]]
+    exits: dict[str, dict[Address, _Exit]]
+    """By outlet and target."""
     story: deque[Event]
 
 
@@ -131,6 +136,10 @@ class ActorHost:
         self._log = structlog.get_logger().bind(process=process.name)
         self._mail: deque[tuple[Address, Event, str]] = deque()
         self._turn: asyncio.Handle | None = None
+        self._busy = False
+        """Whether an actor of this process has an event just now."""
+        self._traces = itertools.count()
+        self._trace_stem = secrets.token_hex(4)
         self._timers: dict[tuple[Address, str], asyncio.TimerHandle] = {}
         self._closed = False
         self._residents = {
@@ -184,7 +193,11 @@ class ActorHost:
         if way is None or way.target not in self._residents:
             self._log.warning("link.unknown_route", peer=peer, route=route)
             return
-        self._post(way.target, Received(way.inlet, way.source, message), trace)
+        event = Received(way.inlet, way.source, message)
+        if self._mail or self._busy:
+            self._post(way.target, event, trace)
+        elif not self._closed:
+            self._handle(way.target, event, trace)  # nothing is before it: it need not wait for a turn of the loop
 
     def undelivered(self, peer: str, route: int, trace: str, message: Any, *, may_have_run: bool) -> None:
         """A reliable message of ours was never acknowledged."""
@@ -234,9 +247,10 @@ class ActorHost:
         if isinstance(event, JobSaid):
             subjects = about(event.item)
             trace = subjects[0] if len(subjects) == 1 else trace
-        trace = trace or secrets.token_hex(6)
+        trace = trace or f"{self._trace_stem}-{next(self._traces):x}"
         if self._recorder is not None:
             self._recorder.event(address, event, trace)
+        self._busy = True
         try:
             effects = handle(resident.actor, event, time.monotonic())
             if self._observer is not None:
@@ -250,6 +264,8 @@ class ActorHost:
             failed.__cause__ = error
             self._closed = True
             self._hooks.on_failed(failed)
+        finally:
+            self._busy = False
 
     # ------------------------------------------------------------- effects out
 
@@ -265,7 +281,7 @@ class ActorHost:
                     handle_.cancel()
             case RunJob(key, job):
                 if self._recorder is not None:
-                    self._recorder.job(address, key, job, trace)
+                    self._recorder.job(address, effect, trace)
                 self._jobs.run(address, key, job, trace)
             case FeedJob(key, item):
                 self._jobs.feed(address, key, item)
@@ -287,14 +303,16 @@ class ActorHost:
                 self._children.signal(child, name)
 
     def _send(self, resident: _Resident, send: Send, trace: str) -> None:
-        exits = resident.exits.get(send.outlet, [])
-        if send.to is not None:
-            exits = [one for one in exits if one.target == send.to]
-            if not exits:
-                raise AssertionError(f"{resident.actor.address}.{send.outlet} has no wire to {send.to}")
-        for one in exits:
+        exits = resident.exits.get(send.outlet, _NO_EXITS)
+        if send.to is None:
+            ways = exits.values()
+        elif (way := exits.get(send.to)) is not None:
+            ways = (way,)
+        else:
+            raise AssertionError(f"{resident.actor.address}.{send.outlet} has no wire to {send.to}")
+        for one in ways:
             if self._recorder is not None:
-                self._recorder.send(resident.actor.address, send.outlet, one.target, send.message, trace)
+                self._recorder.send(resident.actor.address, send, one.target, trace)
             if one.peer is None:
                 self._post(one.target, Received(one.inlet, resident.actor.address, send.message), trace)
             else:
@@ -328,7 +346,7 @@ class ActorHost:
         source = self._residents.get(route.source)
         if source is not None:
             way = _Exit(route.target, route.inlet, peer, number, route.delivery == "latest")
-            source.exits.setdefault(route.outlet, []).append(way)
+            source.exits.setdefault(route.outlet, {})[route.target] = way
         for mine, other in ((route.source, route.target), (route.target, route.source)):
             if mine in self._residents:
                 pairs = self._neighbours.setdefault(peer or self.process.name, [])

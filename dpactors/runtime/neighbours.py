@@ -9,6 +9,7 @@ from attrs import evolve
 
 from dpactors.actor.address import Address
 from dpactors.net import notices
+from dpactors.net.curve import Security, load_keys
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.control import SUPERVISOR
 from dpactors.topology.listen import join_address
@@ -30,13 +31,21 @@ class Neighbours:
         incarnation: int,
         links_dir: Path,
         on_event: Callable[[notices.LinkNotice], None],
+        keys: Path | None = None,
     ) -> None:
+        """Raises KeysError where the folder `keys` lacks one of the hosts'."""
         self._plan = plan
         self._pairs = [(own, other) for own in mine for other in others]
         self._on_event = on_event
         self._links = {
             own: ZmqLinks(
-                own, incarnation, plan.digest, links_dir, partial(self._notice, own), links_max=len(plan.hosts)
+                own,
+                incarnation,
+                plan.digest,
+                links_dir,
+                partial(self._notice, own),
+                links_max=len(plan.hosts),
+                security=keys and Security(load_keys(keys, own, plan.hosts), {host: host for host in plan.hosts}),
             )
             for own in dict.fromkeys(own for own, _ in self._pairs)
         }

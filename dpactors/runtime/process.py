@@ -16,6 +16,7 @@ from dpactors.actor.address import Address
 from dpactors.actor.effects import Phase, Stop
 from dpactors.actor.errors import ActorFailed
 from dpactors.net import notices
+from dpactors.net.curve import KeysError, Security, load_keys
 from dpactors.net.link import LinkState
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.boot import Boot, load_catalogue, planned, process_of, read_boot
@@ -36,13 +37,14 @@ from dpactors.runtime.lifeline import ORPHANED, die_with_parent, watch_parent
 from dpactors.runtime.logs import set_up_logs
 from dpactors.runtime.performing import performers_of
 from dpactors.runtime.rundir import sweep_run_dir
-from dpactors.runtime.trace import TraceRecorder
+from dpactors.runtime.trace import TraceFile
 from dpactors.runtime.wiring import Wiring
 from dpactors.topology.document import Document
 from dpactors.topology.plan import Plan, ProcessPlan
 
 HEARTBEAT_S = 0.5
 TRACE_FLUSH_S = 0.2
+LAST_FLUSH_S = 0.1
 DRAIN_POLL_S = 0.02
 LINGER_S = 0.3
 """For the last messages of a process that ends: replies, the report of its failure."""
@@ -52,7 +54,7 @@ FAILED, REFUSED = 1, 2
 class Process:
     """The actors of this process, their links, and its conversation with the supervisor."""
 
-    def __init__(self, boot: Boot, plan: Plan, me: ProcessPlan) -> None:
+    def __init__(self, boot: Boot, plan: Plan, me: ProcessPlan, security: Security | None) -> None:
         self._boot = boot
         self._me = me
         self._log = structlog.get_logger()
@@ -61,10 +63,17 @@ class Process:
         self._phases: dict[Address, Phase] = {}
         self._supervised = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._trace = TraceRecorder(Path(boot.run_dir) / "traces" / f"{me.name}.jsonl") if boot.trace else None
+        self._trace = TraceFile(Path(boot.run_dir) / "traces" / f"{me.name}.jsonl") if boot.trace else None
+        self._flow = FlowRecorder(me.name) if boot.trace else None
         own_links = 1 + sum(me.name in (link.binder, link.connector) for link in plan.links)
         self._links = ZmqLinks(
-            me.name, boot.incarnation, plan.digest, Path(boot.links_dir), self._notice, links_max=own_links
+            me.name,
+            boot.incarnation,
+            plan.digest,
+            Path(boot.links_dir),
+            self._notice,
+            links_max=own_links,
+            security=security,
         )
         self._wiring = Wiring(me.name, plan, self._links)
         self._host = ActorHost(
@@ -73,7 +82,7 @@ class Process:
             self._links,
             performers_of(me, boot.listen),
             HostHooks(self._phase, self._stop, self._failed),
-            recorder=FlowRecorder(me.name, self._trace.append) if self._trace else None,
+            recorder=self._flow,
             incarnation=boot.incarnation,
         )
 
@@ -84,8 +93,8 @@ class Process:
         self._host.start()
         asyncio.get_running_loop().call_soon(self._settle)
         self._keep(self._beat())
-        if self._trace is not None:
-            self._keep(self._flush(self._trace))
+        if self._trace is not None and self._flow is not None:
+            self._keep(self._flush(self._trace, self._flow))
         code = await self._ended
         await self._close()
         return code
@@ -100,7 +109,8 @@ class Process:
             task.cancel()
         await self._host.close()
         await self._links.close(LINGER_S)
-        if self._trace is not None:
+        if self._trace is not None and self._flow is not None:
+            self._trace.write(self._flow.take(LAST_FLUSH_S))
             self._trace.close()
 
     def _keep(self, work: Any) -> None:
@@ -149,10 +159,10 @@ class Process:
             await asyncio.sleep(HEARTBEAT_S)
             lag_s = max(0.0, loop.time() - due_s)
 
-    async def _flush(self, trace: TraceRecorder) -> None:
+    async def _flush(self, trace: TraceFile, flow: FlowRecorder) -> None:
         while True:
             await asyncio.sleep(TRACE_FLUSH_S)
-            trace.flush()
+            trace.write(flow.take())
 
     # ------------------------------------------------------------- from the links
 
@@ -254,9 +264,9 @@ class Process:
         self.end(0)
 
 
-async def _live(boot: Boot, plan: Plan, me: ProcessPlan) -> int:
+async def _live(boot: Boot, plan: Plan, me: ProcessPlan, security: Security | None) -> int:
     loop = asyncio.get_running_loop()
-    process = Process(boot, plan, me)
+    process = Process(boot, plan, me, security)
     run_dir = Path(boot.run_dir)
     watch_parent(
         boot.supervisor_pid,
@@ -296,9 +306,13 @@ def _begin() -> int:
     try:
         boot = read_boot(sys.stdin.buffer.read())
         set_up_logs("json", boot.log_level, process=boot.process, pid=os.getpid())
-        plan = planned(Document.from_dict(boot.document), load_catalogue(boot.catalogue))
+        plan = planned(Document.from_dict(boot.document), load_catalogue(boot.catalogue, boot.folder))
         me = process_of(plan, boot.process)
-    except ValueError as error:
+        security = None
+        if boot.keys:
+            keyring = load_keys(Path(boot.keys), me.host, plan.hosts)
+            security = Security(keyring, {one.name: one.host for one in plan.processes})
+    except (ValueError, KeysError) as error:
         raise _Refused(str(error)) from error
     if os.getppid() != boot.supervisor_pid:
         return ORPHANED
@@ -309,7 +323,7 @@ def _begin() -> int:
     gc.collect()
     gc.freeze()  # what is imported by now lives as long as the process: no collection need look at it
     # Never closed: closing would wait for threads, and this process ends by os._exit.
-    return asyncio.Runner(loop_factory=_loop_factory()).run(_live(boot, plan, me))
+    return asyncio.Runner(loop_factory=_loop_factory()).run(_live(boot, plan, me, security))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

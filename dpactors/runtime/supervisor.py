@@ -6,6 +6,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -49,6 +50,10 @@ class Deployment:
     trace: bool = True
     log_level: str = "info"
     catalogue: str = CATALOGUE
+    folder: str = ""
+    """Of the topology file; modules of its own actors may lie there."""
+    keys: Path | None = None
+    """Folder of the CURVE keys of links between hosts."""
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
@@ -85,6 +90,7 @@ class Supervisor:
             self._incarnation,
             run_dir.links_dir,
             self._notice,
+            deployment.keys,
         )
         self._spawner = Spawner(self._exited)
         process, plan = self._own_plan()
@@ -196,6 +202,8 @@ class Supervisor:
             trace=self._deployment.trace,
             log_level=self._deployment.log_level,
             catalogue=self._deployment.catalogue,
+            folder=self._deployment.folder,
+            keys=str(self._deployment.keys or ""),
         )
         log = self._run_dir.open_log(child)
         self._spawner.start(boot, log, _environment(process), tuple(boot.listen.values()))

@@ -1,7 +1,6 @@
 """The trace files of a run: one bounded file a process, and one request's story across all of them."""
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,10 +9,6 @@ import orjson
 
 LIMIT_BYTES = 64 << 20
 """Per process, both generations of its file together."""
-PENDING_MAX = 100_000
-"""Records waiting for the disk; beyond it the oldest are dropped and counted."""
-FLUSH_RECORDS = 2_000
-"""Written in one go: about 4 ms of the loop's time."""
 AFTERMATH_S = 1.0
 """How long after a request's last record the end of its wave still belongs to its story."""
 
@@ -22,45 +17,36 @@ STEPS = frozenset({"RunStep", "StepResult", "AgreeIdle", "Agreed"})
 _SHOWN_ELSEWHERE = frozenset({"t", "process", "actor", "kind", "what", "trace", "port", "peer", "requests"})
 
 
-class TraceRecorder:
-    """Buffers records and writes them as JSON lines; two generations of at most half the limit each."""
+class TraceFile:
+    """Records as JSON lines; two generations of at most half the limit each."""
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self.path = path
-        self.dropped = 0
         self._limit_bytes = limit_bytes
-        self._pending: deque[dict[str, Any]] = deque()
+        self._lost = 0
+        """Records that a full disk did not take."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("ab")
 
-    def append(self, record: dict[str, Any]) -> None:
-        """Keep a record until the next flush."""
-        if len(self._pending) >= PENDING_MAX:
-            self._pending.popleft()
-            self.dropped += 1
-        self._pending.append(record)
-
-    def flush(self, limit: int = FLUSH_RECORDS) -> None:
-        """Write at most `limit` records."""
-        count = min(limit, len(self._pending))
-        if count == 0:
+    def write(self, records: Iterable[dict[str, Any]]) -> None:
+        """Append records; a full disk loses them and counts them, for requests go on."""
+        lines = [_line(record) for record in records]
+        if self._lost:
+            lines.append(_line({"t": time.time(), "process": self.path.stem, "kind": "dropped", "count": self._lost}))
+        if not lines:
             return
-        lines = [_line(self._pending.popleft()) for _ in range(count)]
-        if self.dropped:
-            lines.append(_line({"t": time.time(), "process": self.path.stem, "kind": "dropped", "count": self.dropped}))
-            self.dropped = 0
         try:
             self._file.write(b"".join(lines))
             self._file.flush()
-        except OSError:  # a full disk loses traces, not requests
-            self.dropped += count
+        except OSError:
+            self._lost += len(lines)
             return
+        self._lost = 0
         if self._file.tell() > self._limit_bytes // 2:
             self._rotate()
 
     def close(self) -> None:
-        """Write what is left."""
-        self.flush(len(self._pending))
+        """Let go of the file."""
         self._file.close()
 
     def _rotate(self) -> None:

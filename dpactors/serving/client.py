@@ -24,7 +24,8 @@ from dpactors.serving.messages import (
     RequestOutput,
     StepOutputs,
 )
-from dpactors.serving.policy.choose import POLICIES
+from dpactors.serving.policy.choice import Choice, asked
+from dpactors.serving.policy.registry import policy_of
 from dpactors.serving.protocol.load import LoadView
 from dpactors.serving.settings import ClientSettings
 
@@ -60,13 +61,13 @@ class Client(Actor):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.settings: ClientSettings = setup.settings
-        self.choose = POLICIES[self.settings.policy]
+        self.choose = policy_of(self.settings)
         self.engines = {peer.index: peer for peer in setup.peers["requests"]}
         self.ready: dict[int, EngineReady] = {}
         clients = setup.sharers.get("requests", 1)
         own = setup.address.index % clients
         start = len(self.engines) * own // clients  # vLLM 0.32: clients begin their scan apart
-        self.load = LoadView(setup.address.index, clients, {}, start)
+        self.load = LoadView(setup.address.index, clients, tuple(sorted(self.engines)), start)
         self.in_flight: dict[str, InFlight] = {}
         self.wave = 0
         self.running = False
@@ -95,19 +96,19 @@ class Client(Actor):
             yield self._refuse(message.request_id, f"rank {message.rank} is not ready; ready: {sorted(self.ready)}")
         else:
             flight = self.in_flight[message.request_id] = InFlight(message, None)
-            yield from self._dispatch(flight)
+            yield from self._dispatch(flight, now_s)
 
     def on_outputs(self, message: StepOutputs | EngineReady, sender: Address, now_s: float) -> Effects:
         if isinstance(message, EngineReady):
             self.ready[message.rank] = message
-            self.load.add(message.rank)
+            self.load.add(message.rank, message.max_step_tokens, message.reports_from)
             yield note("rank.ready", rank=message.rank, kv_blocks=message.kv_blocks)
             for flight in list(self.in_flight.values()):
                 if flight.rank is None and self._can_place(flight.generate):
-                    yield from self._dispatch(flight)
+                    yield from self._dispatch(flight, now_s)
             yield self._ranks()
             return
-        self._ranks_changed |= self.load.learn(message.load)
+        self._ranks_changed |= self.load.learn(message.load, now_s)
         for output in message.outputs:
             yield from self._take(output, message.load.rank)
 
@@ -118,8 +119,8 @@ class Client(Actor):
         if (self.wave, self.running) != (message.wave, message.running):
             self._ranks_changed = True
         self.wave, self.running = message.wave, message.running
-        for load in message.loads:
-            self._ranks_changed |= self.load.learn(load)
+        for heard in message.loads:
+            self._ranks_changed |= self.load.learn(heard.load, now_s - heard.age_s)
         yield from ()
 
     def on_peer_lost(self, peer: Address, reason: str, now_s: float) -> Effects:
@@ -135,6 +136,7 @@ class Client(Actor):
         return {"running": len(self.in_flight), "ranks_ready": len(self.ready), "wave": self.wave}
 
     def check(self) -> None:
+        self.load.check()
         for rank, view in self.load.ranks.items():
             assert view.in_flight == sum(f.rank == rank for f in self.in_flight.values()), f"in_flight of {rank}"
 
@@ -150,31 +152,30 @@ class Client(Actor):
             if flight.attempts >= self.settings.attempts_max:
                 yield self._fail(flight, f"rank {rank} was lost ({reason}), the last of {flight.attempts} attempts")
             elif self._can_place(flight.generate):
-                yield from self._dispatch(flight)
+                yield from self._dispatch(flight, now_s)
         yield self._ranks()
 
     def _can_place(self, generate: Generate) -> bool:
         return bool(self.ready) if generate.rank is None else generate.rank in self.ready
 
-    def _dispatch(self, flight: InFlight) -> Effects:
+    def _dispatch(self, flight: InFlight, now_s: float) -> Effects:
         generate = flight.generate
         if generate.rank is None:
-            choice = self.choose(self.load)
-            rank, score = choice.rank, choice.score
-            self.load.start += choice.rotate
+            choice = self.choose(self.load, asked(generate, len(flight.accepted), now_s))
+            rank, self.load.turn = choice.rank, choice.turn
+            yield self._chose(generate.request_id, choice, now_s)
         else:
-            rank, score = generate.rank, -1.0
+            rank = generate.rank
         flight.rank = rank
         flight.attempts += 1
         # The belief that the group runs comes from the coordinator alone; a doubtful FIRST_REQ costs one small message.
         wakes = not self.running and bool(self.setup.peers.get("waves"))
-        dispatch = Dispatch(generate, self.wave, self.load.book(rank), wakes, flight.accepted[:])
+        dispatch = Dispatch(generate, self.wave, self._book(flight, rank), wakes, flight.accepted[:])
         yield note(
             "request.dispatch",
             "debug" if flight.attempts == 1 else "info",
             request=generate.request_id,
             rank=rank,
-            score=score,
             wave=self.wave,
             attempt=flight.attempts,
         )
@@ -182,6 +183,26 @@ class Client(Actor):
         if wakes:
             for coordinator in self.setup.peers["waves"]:
                 yield self.waves.to(coordinator, FirstRequest(rank, dispatch.wave))
+
+    def _book(self, flight: InFlight, rank: int) -> int:
+        return self.load.book(rank, len(flight.generate.prompt) + len(flight.accepted))
+
+    def _chose(self, request_id: str, choice: Choice, now_s: float) -> Effect:
+        """Why this rank, for the request's story: what was believed then is gone a moment later."""
+        view = self.load.ranks[choice.rank]
+        return note(
+            "client.chose",
+            "debug",
+            request=request_id,
+            policy=self.settings.policy,
+            rank=choice.rank,
+            score=round(choice.score, 6),
+            reason=choice.reason,
+            candidates=choice,  # spelled out when somebody writes it down: that costs more than the choice itself
+            of=len(self.load.order),
+            unseen=view.unseen,
+            age_s=round(now_s - view.heard_s, 3) if view.report is not None else None,
+        )
 
     def _take(self, output: RequestOutput, rank: int) -> Effects:
         flight = self.in_flight.get(output.request_id)

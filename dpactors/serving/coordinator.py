@@ -13,6 +13,7 @@ from dpactors.serving.messages import (
     FormGroup,
     GroupJoin,
     GroupKey,
+    HeardLoad,
     LoadReport,
     LoadSnapshot,
     RankLoad,
@@ -47,7 +48,8 @@ class Coordinator(Actor):
         size = len(setup.group.members) if setup.group else 0
         self.wave = CoordinatorWave(size)
         self.group = Membership(size)
-        self.rank_loads: dict[int, RankLoad] = {}
+        self.rank_loads: dict[int, tuple[RankLoad, float]] = {}
+        """Newest load of each rank, and when it was heard."""
         self.born = 0
         self.sequence = 0
         self._changed = False
@@ -63,14 +65,14 @@ class Coordinator(Actor):
             yield SetTimer("publish", self.settings.snapshot_interval_s)
             self._quiet += 1
             if self._changed or self._quiet >= IDLE_SNAPSHOT_EVERY:
-                yield self._snapshot()
+                yield self._snapshot(now_s)
         else:
             yield from self._retry_start()
 
     def on_loads(self, message: LoadReport, sender: Address, now_s: float) -> Effects:
         known = self.rank_loads.get(message.load.rank)
-        if known is None or known.report < message.load.report:
-            self.rank_loads[message.load.rank] = message.load
+        if known is None or known[0].report < message.load.report:
+            self.rank_loads[message.load.rank] = message.load, now_s
             self._changed = True
         return ()
 
@@ -86,7 +88,7 @@ class Coordinator(Actor):
         if (before.wave, before.running) != (self.wave.wave, self.wave.running):
             if not self.wave.running:
                 yield note("wave.complete", wave=before.wave)
-            yield self._snapshot()
+            yield self._snapshot(now_s)
 
     def on_membership(self, message: GroupJoin | GroupKey, sender: Address, now_s: float) -> Effects:
         if isinstance(message, GroupKey):
@@ -101,13 +103,13 @@ class Coordinator(Actor):
             self.wave = self.wave.reset(form.wave)
             yield note("group.form", epoch=form.epoch, size=form.size, wave=form.wave)
             yield self.epochs.each(form)
-            yield self._snapshot()
+            yield self._snapshot(now_s)
         elif self.group.complete and message.running:
             # A coordinator that was restarted while a wave runs hears of it here.
             yield from self.on_waves(WaveJoined(message.rank, message.wave), sender, now_s)
         elif self.group.complete and message.wave > self.wave.wave:
             self.wave = self.wave.reset(message.wave)
-            yield self._snapshot()
+            yield self._snapshot(now_s)
         elif self.group.complete and not before.complete:
             yield note("group.complete", epoch=self.group.epoch, size=self.group.size)
 
@@ -122,11 +124,11 @@ class Coordinator(Actor):
     def status(self) -> dict[str, object]:
         return {"wave": self.wave.wave, "wave_running": self.wave.running, "epoch": self.group.epoch}
 
-    def _snapshot(self) -> Effect:
+    def _snapshot(self, now_s: float) -> Effect:
         self._changed = False
         self._quiet = 0
         self.sequence += 1
-        loads = tuple(load for _, load in sorted(self.rank_loads.items()))
+        loads = tuple(HeardLoad(load, now_s - heard_s) for _, (load, heard_s) in sorted(self.rank_loads.items()))
         return self.snapshots.each(LoadSnapshot(self.born, self.sequence, loads, self.wave.wave, self.wave.running))
 
     def _arm(self) -> Effects:

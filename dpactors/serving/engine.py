@@ -39,6 +39,7 @@ from dpactors.serving.messages import (
     WaveWanted,
 )
 from dpactors.serving.protocol.wave import EngineWave, RankNews
+from dpactors.serving.scheduling.pace import Outlook, Pace
 from dpactors.serving.scheduling.scheduler import Scheduler, dummy
 from dpactors.serving.settings import EngineSettings
 
@@ -84,10 +85,11 @@ class Engine(Actor):
         self.real_steps = 0
         self.dummy_steps = 0
         self.last_step_s = 0.0
+        self.pace = Pace()
         self.ready = False
         self._broken = False
         self._planned_real = False
-        self._report = 0
+        self._report = self._reports_from = 0
         self._reported: tuple[int, int, float] | None = None
         self._waking = False
         self._woken = False
@@ -96,7 +98,7 @@ class Engine(Actor):
 
     def on_start(self, now_s: float) -> Effects:
         s = self.settings
-        self._report = int(now_s * 1000)  # a restarted rank's reports must count as newer than its old ones
+        self._report = self._reports_from = int(now_s * 1000)  # what an earlier life reported is lower, and counts less
         self.last_step_s = now_s
         yield Phase("starting", "loading weights", progress=0.0)
         yield RunJob(
@@ -116,7 +118,7 @@ class Engine(Actor):
     def on_timer(self, timer: str, now_s: float) -> Effects:
         if timer == "report":
             yield SetTimer("report", self.settings.report_interval_s)
-            yield from self._report_load(always=True)
+            yield from self._report_load(now_s, always=True)
         elif timer == "wake":
             self._waking = False
             yield from self._go(now_s)
@@ -138,7 +140,7 @@ class Engine(Actor):
         if ids:
             yield note("requests.orphaned", "warning", client=str(peer), count=len(ids))
             self.scheduler.abort(ids)
-            yield from self._report_load()
+            yield from self._report_load(now_s)
 
     # ------------------------------------------------------------- messages
 
@@ -151,8 +153,8 @@ class Engine(Actor):
             self._woken = message.woke and message.wave == self.wave.wave
             refused = self.scheduler.add(message.generate, sender, message.resume)
             if refused is not None:
-                yield self.outputs.to(sender, StepOutputs(self._load(), (refused,)))
-        yield from self._report_load()
+                yield self.outputs.to(sender, StepOutputs(self._load(now_s), (refused,)))
+        yield from self._report_load(now_s)
         yield from self._go(now_s)
 
     def on_starts(self, message: StartWave, sender: Address, now_s: float) -> Effects:
@@ -207,6 +209,7 @@ class Engine(Actor):
         yield note("group.left", "warning", epoch=self.epoch, job=key, error=error)
         self._broken |= key == STEP and self._planned_real
         self.epoch = 0
+        self.pace.fail()
         self.wave = self.wave.reset(self.wave.wave)
         if self.forming is None:
             yield from self._ask_to_join()
@@ -234,17 +237,20 @@ class Engine(Actor):
             plan = dummy()
         if plan is not None:
             self.job = STEP
+            prefills = self.scheduler.outlook().step_tokens if self._planned_real else 0
+            self.pace.begin(prefills, now_s, dummy=not self._planned_real)
             yield RunJob(STEP, plan)
 
     def _stepped(self, result: StepResult, now_s: float) -> Effects:
         assert self.scheduler is not None
         self.last_step_s = now_s
+        self.pace.end(now_s)
         if self._planned_real:
             self.real_steps += 1
             by_owner: dict[Address, list[RequestOutput]] = {}
             for owner, output in self.scheduler.postprocess(result):
                 by_owner.setdefault(owner, []).append(output)
-            load = self._load()
+            load = self._load(now_s)
             for owner, outputs in by_owner.items():
                 yield self.outputs.to(owner, StepOutputs(load, tuple(outputs)))
         else:
@@ -254,7 +260,7 @@ class Engine(Actor):
             if agreement_due:
                 self.job = AGREE
                 yield RunJob(AGREE, AgreeIdle(self.scheduler.unfinished))
-        yield from self._report_load()
+        yield from self._report_load(now_s)
 
     # ------------------------------------------------------------- waves and epochs
 
@@ -325,25 +331,49 @@ class Engine(Actor):
     def _engine_ready(self) -> EngineReady:
         assert self.model is not None
         model = self.model
-        return EngineReady(self.rank, model.name, model.max_model_len, model.kv_blocks, self.settings.block_size)
+        return EngineReady(
+            rank=self.rank,
+            model=model.name,
+            max_model_len=model.max_model_len,
+            kv_blocks=model.kv_blocks,
+            block_size=self.settings.block_size,
+            max_step_tokens=self.settings.max_step_tokens,
+            reports_from=self._reports_from,
+        )
 
-    def _load(self) -> RankLoad:
+    def _load(self, now_s: float) -> RankLoad:
         self._report += 1
-        waiting, running, kv_used = self._queue()
-        marks = tuple(ClientMark(client, sequence) for client, sequence in sorted(self.accepted.items()))
-        steps = self.real_steps + self.dummy_steps
-        return RankLoad(self.rank, self._report, self.wave.wave, steps, waiting, running, kv_used, marks)
+        waiting, running, _ = self._queue()
+        seen = self.scheduler.outlook() if self.scheduler is not None else Outlook()
+        return RankLoad(
+            rank=self.rank,
+            report=self._report,
+            wave=self.wave.wave,
+            step=self.real_steps + self.dummy_steps,
+            waiting=waiting,
+            running=running,
+            decoding=seen.decoding,
+            waiting_tokens=seen.waiting_tokens,
+            pending_tokens=seen.pending_tokens,
+            step_tokens=seen.step_tokens,
+            step_left_s=self.pace.left_s(seen.step_tokens if waiting or running else None, now_s),
+            decode_step_s=self.pace.decode_step_s,
+            prefill_token_s=self.pace.prefill_token_s,
+            kv_tokens=seen.kv_tokens,
+            kv_capacity=self.model.kv_blocks * self.settings.block_size if self.model is not None else 0,
+            accepted=tuple(ClientMark(client, sequence) for client, sequence in sorted(self.accepted.items())),
+        )
 
     def _queue(self) -> tuple[int, int, float]:
         if self.scheduler is None:
             return 0, 0, 0.0
         return self.scheduler.waiting, self.scheduler.running, self.scheduler.kv_used
 
-    def _report_load(self, *, always: bool = False) -> Effects:
+    def _report_load(self, now_s: float, *, always: bool = False) -> Effects:
         now = self._queue()
         if (always or now != self._reported) and self.setup.peers.get("loads"):
             self._reported = now
-            yield self.loads.each(LoadReport(self._load()))
+            yield self.loads.each(LoadReport(self._load(now_s)))
 
     def status(self) -> dict[str, object]:
         waiting, running, kv_used = self._queue()

@@ -95,9 +95,30 @@ class RankLoad:
     step: int
     waiting: int
     running: int
-    kv_used: float
-    """Share of KV blocks in use, 0 to 1."""
+    decoding: int
+    """Of `running`, those that draw a token in every step."""
+    waiting_tokens: int
+    """Tokens of the waiting ones, whole, cached or not."""
+    pending_tokens: int
+    """Uncached tokens still to be prefilled when the step that runs or begins now is over."""
+    step_tokens: int
+    """Tokens that this step prefills; 0 where it only decodes or there is none."""
+    step_left_s: float
+    """Expected time to its end; where it is overdue, by how much, for it may well take that long again."""
+    decode_step_s: float
+    """How long a step without prefill takes here, of late; 0 until one was taken."""
+    prefill_token_s: float
+    """What each prefilled token adds to a step, of late; 0 until one was."""
+    kv_tokens: int
+    """Tokens for which the KV blocks in use have room."""
+    kv_capacity: int
+    """Tokens for which all KV blocks have room; 0 until the engine has them."""
     accepted: tuple["ClientMark", ...]
+
+    @property
+    def kv_used(self) -> float:
+        """Share of KV blocks in use, 0 to 1."""
+        return self.kv_tokens / self.kv_capacity if self.kv_capacity else 0.0
 
 
 @frozen
@@ -108,7 +129,7 @@ class ClientMark:
     sequence: int
 
 
-@message("engine.outputs/1")
+@message("engine.outputs/2")
 class StepOutputs:
     """All that one step brought to one client, with the rank's load after it."""
 
@@ -116,7 +137,7 @@ class StepOutputs:
     outputs: tuple[RequestOutput, ...]
 
 
-@message("engine.ready/1")
+@message("engine.ready/2")
 class EngineReady:
     """A rank can take requests."""
 
@@ -127,6 +148,10 @@ class EngineReady:
     kv_blocks: int
     block_size: int
     """Tokens of one KV block."""
+    max_step_tokens: int
+    """Most tokens that one of its steps computes."""
+    reports_from: int
+    """Its load reports have higher numbers; what has not is of an earlier life."""
 
 
 @message("client.reply/1")
@@ -139,7 +164,7 @@ class Reply:
     output: RequestOutput
 
 
-@message("client.ranks/1")
+@message("client.ranks/2")
 class RanksReady:
     """Which of the client's ranks can take requests, for /ready and the context limit."""
 
@@ -157,21 +182,30 @@ class RanksReady:
 # ------------------------------------------------------------- loads
 
 
-@message("load.report/1")
+@message("load.report/2")
 class LoadReport:
     """An engine core's load, on change and on a timer."""
 
     load: RankLoad
 
 
-@message("load.snapshot/1")
+@frozen
+class HeardLoad:
+    """A load on its way through the coordinator."""
+
+    load: RankLoad
+    age_s: float
+    """How long ago the coordinator heard it, when it published."""
+
+
+@message("load.snapshot/2")
 class LoadSnapshot:
     """The newest load of every rank that reports, and the coordinator's wave evidence."""
 
     epoch: int
     """The coordinator's incarnation; a lower one is stale."""
     sequence: int
-    loads: tuple[RankLoad, ...]
+    loads: tuple[HeardLoad, ...]
     """In order of rank; empty where no load wire exists."""
     wave: int
     running: bool

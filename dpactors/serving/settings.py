@@ -4,6 +4,8 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
+from dpactors.serving.policy.registry import POLICIES
+
 
 def setting(default: Any, meaning: str, unit: str = "", check: Any = None) -> Any:
     """A setting with its one-line meaning and unit for ``check --explain``."""
@@ -12,6 +14,7 @@ def setting(default: Any, meaning: str, unit: str = "", check: Any = None) -> An
 
 _at_least_1 = validators.ge(1)
 _positive = validators.gt(0)
+_int64 = validators.and_(validators.ge(-(1 << 63)), validators.lt(1 << 63))
 _size = validators.and_(validators.ge(1), validators.le(1 << 24))
 """No engine of today holds more; a slip of the keyboard is told by ``check``, not by an allocation."""
 
@@ -31,7 +34,14 @@ class IngressSettings:
 class ClientSettings:
     """The data-parallel load balancer."""
 
-    policy: str = setting("vllm", "how a rank is chosen", check=validators.in_(("vllm", "vllm_classic")))
+    policy: str = setting("vllm", "how a rank is chosen", check=validators.in_(tuple(POLICIES)))
+    policy_seed: int = setting(0, "power_of_two: another seed draws other pairs", check=_int64)
+    prefix_tokens: int = setting(256, "prefix_affinity: prompts alike so far go to one rank", "tokens", _at_least_1)
+    pd_role: str = setting(
+        "none",
+        "auto: 'prefill' follows bootstrap rooms, the others take turns",
+        check=validators.in_(("none", "prefill", "decode")),
+    )
     attempts_max: int = setting(4, "ranks that may begin one request before it fails", "ranks", _at_least_1)
     hold_s: float = setting(60.0, "how long a request whose rank was lost waits for one that is ready", "s", _positive)
 

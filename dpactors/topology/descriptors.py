@@ -15,6 +15,8 @@ CONTEXT = 8
 LINK = 4
 """The end that binds has a socket, its listener, and connections of a peer's old and new incarnation; the one that
 connects has two sockets with a connection each while its peer restarts."""
+WATCH = 2
+"""More of a link that takes keys: both ends of what tells of strangers."""
 MEMBER = 8
 """Towards each other rank of a group: segment, doorbell and life, of an epoch that ends and of the one that begins."""
 CHILD = 4
@@ -39,14 +41,18 @@ def needs(plan: Plan, hosts: Collection[str]) -> list[Need]:
     for end in chain.from_iterable((link.binder, link.connector) for link in plan.links):
         links[end] += 1
     own = [one for one in plan.processes if one.host in hosts]
-    return [_supervisor(plan, own, hosts), *(_process(one, links[one.name]) for one in own)]
+    return [_supervisor(plan, own, hosts), *(_process(one, links[one.name], _per_link(plan)) for one in own)]
 
 
-def _process(one: ProcessPlan, links: int) -> Need:
+def _per_link(plan: Plan) -> int:
+    return LINK + (WATCH if plan.keys else 0)
+
+
+def _process(one: ProcessPlan, links: int, per_link: int) -> Need:
     groups = [(actor.setup.address, actor.setup.group) for actor in one.actors]
     others = sum(len(group.members) - 1 for address, group in groups if group is not None and address in group.members)
     doors = len(one.listen) + (CONNECTIONS if one.listen else 0)
-    return Need(one.name, one.host, links, PROCESS + CONTEXT + LINK * links + MEMBER * others + doors)
+    return Need(one.name, one.host, links, PROCESS + CONTEXT + per_link * links + MEMBER * others + doors)
 
 
 def _supervisor(plan: Plan, own: Sequence[ProcessPlan], hosts: Collection[str]) -> Need:
@@ -56,5 +62,5 @@ def _supervisor(plan: Plan, own: Sequence[ProcessPlan], hosts: Collection[str]) 
     contexts = 1 + (len(mine) if strange else 0)
     doors = {(one.role, one.host, address) for one in own for address in one.listen}
     links = len(own) + meetings
-    held = PROCESS + CONTEXT * contexts + LINK * links + CHILD * len(own) + len(doors)
+    held = PROCESS + CONTEXT * contexts + _per_link(plan) * links + CHILD * len(own) + len(doors)
     return Need(SUPERVISOR, ", ".join(mine), links, held)

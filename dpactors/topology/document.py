@@ -48,7 +48,7 @@ class Seat:
     """One actor of a role under the name that wires and addresses use."""
 
     name: str
-    """The role's name where it has one actor, else the actor's."""
+    """The role's name where it has one actor, else the actor's; of a class by its own name that name in lower case."""
     actor: str
     role: Role
 
@@ -106,7 +106,7 @@ class Document:
     def seats(self) -> tuple[Seat, ...]:
         """Every actor of every role, in the file's order."""
         return tuple(
-            Seat(role.name if len(role.actors) == 1 else actor, actor, role)
+            Seat(role.name if len(role.actors) == 1 else actor.rpartition(":")[2].lower(), actor, role)
             for role in self.roles
             for actor in role.actors
         )

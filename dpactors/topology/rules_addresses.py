@@ -21,7 +21,7 @@ from dpactors.topology.meetings import meetings
 from dpactors.topology.settings import settings_of
 from dpactors.topology.values import Misfit, fit
 
-_KEYS = "Add [security] with insecure = true if that network is yours alone (encryption by keys is not built yet)"
+_KEYS = "Add [security] with the keys of dpactors keys new, or insecure = true if that network is yours alone"
 
 
 @frozen

@@ -4,15 +4,17 @@ from collections.abc import Iterator
 
 from dpactors.topology.case import Case
 from dpactors.topology.errors import Problem, nearest
+from dpactors.topology.named import Named
 from dpactors.topology.settings import check_settings
 
 
 def actors_are_known(case: Case) -> Iterator[Problem]:
-    """Every actor is one of the catalogue."""
+    """Every actor is one of the catalogue, or a class that can be imported."""
     for role in case.document.roles:
         for actor in role.actors:
             if actor not in case.catalogue:
-                yield case.problem((*role.path, "actor"), f"there is no actor {actor}", nearest(actor, case.catalogue))
+                known = case.catalogue if isinstance(case.catalogue, Named) else Named(case.catalogue)
+                yield case.problem((*role.path, "actor"), *known.why_not(actor))
 
 
 def settings_fit(case: Case) -> Iterator[Problem]:

@@ -48,7 +48,7 @@ def test_a_record_of_another_version_names_what_differs() -> None:
 
 
 def test_a_catalogue_is_named_by_module_and_name() -> None:
-    assert load_catalogue("dpactors.serving.catalogue:CATALOGUE") is CATALOGUE
+    assert load_catalogue("dpactors.serving.catalogue:CATALOGUE") == CATALOGUE
 
 
 @pytest.mark.parametrize("name", ["dpactors", "no.such:THING", "dpactors.serving.catalogue:NOTHING", "sys:version"])

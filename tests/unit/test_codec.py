@@ -23,7 +23,8 @@ floats = st.floats(allow_nan=False)
 sampling = st.builds(serving.Sampling, floats, floats, int64, int64, token_ids, st.booleans(), int64)
 generate = st.builds(serving.Generate, text, token_ids, int64, sampling, st.none() | int64)
 marks = st.lists(st.builds(serving.ClientMark, int64, int64), max_size=3).map(tuple)
-load = st.builds(serving.RankLoad, int64, int64, int64, int64, int64, int64, floats, marks)
+load = st.builds(serving.RankLoad, *[int64] * 10, *[floats] * 3, int64, int64, marks)
+heard = st.builds(serving.HeardLoad, load, floats)
 finish = st.none() | st.sampled_from(["stop", "length", "abort", "error"])
 output = st.builds(
     serving.RequestOutput, text, int64, token_ids, finish, st.none() | int64, st.none() | text, int64, int64
@@ -31,7 +32,7 @@ output = st.builds(
 any_message = st.one_of(
     st.builds(serving.Dispatch, generate, int64, int64, st.booleans(), token_ids),
     st.builds(serving.StepOutputs, load, st.lists(output, max_size=4).map(tuple)),
-    st.builds(serving.LoadSnapshot, int64, int64, st.lists(load, max_size=4).map(tuple), int64, st.booleans()),
+    st.builds(serving.LoadSnapshot, int64, int64, st.lists(heard, max_size=4).map(tuple), int64, st.booleans()),
     st.builds(serving.GroupKey, int64, text, st.binary(max_size=40)),
     st.builds(serving.StartWave, int64),
 )

@@ -10,7 +10,7 @@ import pytest
 
 from dpactors.net.zeromq import LINKS_MAX
 from dpactors.runtime.room import NoRoom, make_room
-from dpactors.topology.descriptors import CHILD, CONNECTIONS, CONTEXT, LINK, MEMBER, PROCESS, Need, needs
+from dpactors.topology.descriptors import CHILD, CONNECTIONS, CONTEXT, LINK, MEMBER, PROCESS, WATCH, Need, needs
 from tests.unit.test_topology_plan import planned
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,6 +51,12 @@ def test_a_supervisor_has_its_own_hosts_processes_and_meets_the_other_hosts() ->
 
     assert list(found) == ["supervisor", "engine.2", "engine.3", "frontend.1"]
     assert found["supervisor"] == Need("supervisor", "node1", 4, PROCESS + 2 * CONTEXT + 4 * LINK + 3 * CHILD + 1)
+
+
+def test_links_that_take_keys_are_watched() -> None:
+    _, _, plan = planned(("[roles.coordinator]", '[security]\nkeys = "keys"\n\n[roles.coordinator]'))
+
+    assert needs(plan, plan.hosts)[1].descriptors == PROCESS + CONTEXT + 7 * (LINK + WATCH)
 
 
 def test_more_links_than_zeromq_has_sockets_are_refused() -> None:

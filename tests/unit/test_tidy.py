@@ -80,6 +80,10 @@ def test_no_condition_knows_a_mode(path: Path) -> None:
             assert not words & MODES
 
 
+GENERATOR = "dpactors/message/generate.py"
+"""Compiles source that it wrote itself from the annotations of message classes."""
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_runs_what_it_is_sent(path: Path) -> None:
     tree = ast.parse(path.read_text())
@@ -88,17 +92,19 @@ def test_nothing_runs_what_it_is_sent(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
+            if called == "exec" and name_of(path) == GENERATOR:
+                continue
             assert called not in {"eval", "exec", "builtins.eval", "builtins.exec", "os.system", "os.popen"}, called
             assert not [k for k in node.keywords if k.arg == "shell"], f"line {node.lineno}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_pure_rooms_stay_pure_and_one_file_knows_zeromq(path: Path) -> None:
+def test_pure_rooms_stay_pure_and_only_links_know_zeromq(path: Path) -> None:
     found = set(imports(ast.parse(path.read_text())))
     room = path.relative_to(PACKAGE).parts[0]
 
     assert room not in PURE or not found & IMPURE
-    assert "zmq" not in found or path == PACKAGE / "net" / "zeromq.py"
+    assert "zmq" not in found or path in {PACKAGE / "net" / "zeromq.py", PACKAGE / "net" / "curve.py"}
 
 
 def test_the_reference_is_what_the_code_says() -> None:

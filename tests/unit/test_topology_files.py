@@ -9,9 +9,11 @@ import pytest
 
 from dpactors.actor.address import Address
 from dpactors.serving.catalogue import CATALOGUE
+from dpactors.serving.policy.registry import POLICIES
 from dpactors.topology.check import check, checked_topology
 from dpactors.topology.document import Document, read_topology
 from dpactors.topology.draw import FORMATS, draw
+from dpactors.topology.errors import TopologyError
 from dpactors.topology.graph import build
 from dpactors.topology.plan import Plan, make_plan
 from dpactors.topology.settings import explain
@@ -19,7 +21,7 @@ from dpactors.topology.sockets import sockets
 
 FOLDER = Path(__file__).parents[2] / "topologies"
 FILES = sorted(FOLDER.glob("*.toml"))
-NAMES = {"internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2"}
+NAMES = {"internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2", "sglang_dp"}
 
 
 def planned(name: str, *overrides: str, env: dict[str, str] | None = None) -> Plan:
@@ -118,6 +120,24 @@ def test_dense_has_no_group_and_no_waves_but_loads() -> None:
     assert {"/models/dense"} == {setup.settings.model for setup in actors if hasattr(setup.settings, "model")}
     outlets = {route.outlet for link in plan.links for route in link.routes}
     assert {"requests", "outputs", "snapshots", "loads"} == outlets
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_controller_takes_every_method_by_name(policy: str) -> None:
+    plan = planned("sglang_dp", env={"LOAD_BALANCE_METHOD": policy})
+
+    actors = [actor.setup for process in plan.processes for actor in process.actors]
+    assert {None} == {setup.group for setup in actors}
+    assert {policy} == {setup.settings.policy for setup in actors if hasattr(setup.settings, "policy")}
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(TopologyError) as refused:
+        planned("sglang_dp", env={"LOAD_BALANCE_METHOD": "total_token"})
+
+    (problem,) = refused.value.problems
+    assert "roles.frontend.settings.policy" in problem.place
+    assert "Did you mean total_tokens?" in problem.mend
 
 
 def test_a_single_rank_can_be_asked_for() -> None:

@@ -241,7 +241,7 @@ def test_sockets_of_a_host_are_listed_with_both_sides() -> None:
     } == engine
     loads = next(row for row in rows if row.peer == "coordinator.0" and row.process == "engine.2")
     assert ("reliable", "latest") == loads.delivery
-    assert ("load.report/1", "wave.complete/1", "wave.start/1", "wave.wanted/1") == loads.tags
+    assert ("load.report/2", "wave.complete/1", "wave.start/1", "wave.wanted/1") == loads.tags
     assert 2 * len(plan.links) + 2 == len(sockets(plan))
 
 

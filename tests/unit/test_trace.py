@@ -4,25 +4,25 @@ from array import array
 from pathlib import Path
 
 from dpactors.actor.address import Address
-from dpactors.actor.effects import JobSaid, Received
+from dpactors.actor.effects import JobSaid, Received, RunJob, Send
 from dpactors.runtime.flow import FlowRecorder, about
-from dpactors.runtime.trace import Follower, TraceRecorder, as_text, read_story
+from dpactors.runtime.trace import Follower, TraceFile, as_text, read_story
 from dpactors.serving.jobs import RunStep, Submitted
 from dpactors.serving.messages import (
     Abort,
     Dispatch,
     Generate,
-    RankLoad,
     Reply,
     RequestOutput,
     Sampling,
     StartWave,
     StepOutputs,
 )
+from tests.loads import rank_load
 
 GENERATE = Generate("r1", array("i", [918273645, 918273646]), 5, Sampling(0.0, 1.0, 0, 1, array("i"), False, 0), None)
 OUTPUT = RequestOutput("r1", 0, array("i", [918273647]), "length", None, None, 200, 0)
-LOAD = RankLoad(0, 1, 3, 4, 0, 1, 0.5, ())
+LOAD = rank_load(0, wave=3, step=4, running=1, kv_used=0.5)
 CLIENT, ENGINE, COORDINATOR = Address("client", 0), Address("engine", 0), Address("coordinator", 0)
 
 
@@ -36,25 +36,27 @@ def test_what_a_message_is_about() -> None:
     assert about(StartWave(1)) == ()
 
 
-def recorders(tmp_path: Path) -> dict[str, TraceRecorder]:
+def recorders(tmp_path: Path) -> dict[str, TraceFile]:
     return {
-        name: TraceRecorder(tmp_path / "traces" / f"{name}.jsonl")
-        for name in ("frontend.0", "engine.0", "coordinator.0")
+        name: TraceFile(tmp_path / "traces" / f"{name}.jsonl") for name in ("frontend.0", "engine.0", "coordinator.0")
     }
 
 
 def record(tmp_path: Path) -> None:
     files = recorders(tmp_path)
-    flows = {name: FlowRecorder(name, file.append) for name, file in files.items()}
+    flows = {name: FlowRecorder(name) for name in files}
     flows["frontend.0"].event(Address("ingress", 0), JobSaid("http", Submitted(1, GENERATE)), "r1")
-    flows["frontend.0"].send(CLIENT, "requests", ENGINE, Dispatch(GENERATE, 3, 1, True, array("i")), "r1")
-    flows["coordinator.0"].send(COORDINATOR, "starts", ENGINE, StartWave(3), "other")
+    flows["frontend.0"].send(CLIENT, Send("requests", Dispatch(GENERATE, 3, 1, True, array("i")), ENGINE), ENGINE, "r1")
+    flows["coordinator.0"].send(COORDINATOR, Send("starts", StartWave(3), ENGINE), ENGINE, "other")
     flows["engine.0"].event(ENGINE, Received("starts", COORDINATOR, StartWave(3)), "other")
-    flows["engine.0"].job(ENGINE, "step", RunStep(array("i", [918273645]), array("i", [0]), array("i", [0]), ()), "x")
-    flows["engine.0"].send(ENGINE, "outputs", CLIENT, StepOutputs(LOAD, (OUTPUT,)), "x")
+    flows["engine.0"].job(
+        ENGINE, RunJob("step", RunStep(array("i", [918273645]), array("i", [0]), array("i", [0]), ())), "x"
+    )
+    flows["engine.0"].send(ENGINE, Send("outputs", StepOutputs(LOAD, (OUTPUT,)), CLIENT), CLIENT, "x")
     flows["frontend.0"].event(CLIENT, Received("outputs", ENGINE, StepOutputs(LOAD, (OUTPUT,))), "x")
-    flows["engine.0"].send(ENGINE, "outputs", CLIENT, StepOutputs(LOAD, ()), "later, of no interest")
-    for file in files.values():
+    flows["engine.0"].send(ENGINE, Send("outputs", StepOutputs(LOAD, ()), CLIENT), CLIENT, "later, of no interest")
+    for name, file in files.items():
+        file.write(flows[name].take(60.0))
         file.close()
 
 
@@ -99,10 +101,9 @@ def test_a_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_trace_file_is_bounded(tmp_path: Path) -> None:
-    file = TraceRecorder(tmp_path / "traces" / "engine.0.jsonl", limit_bytes=20_000)
+    file = TraceFile(tmp_path / "traces" / "engine.0.jsonl", limit_bytes=20_000)
     for n in range(2_000):
-        file.append({"t": float(n), "kind": "send", "what": "StartWave"})
-        file.flush()
+        file.write([{"t": float(n), "kind": "send", "what": "StartWave"}])
     file.close()
 
     assert sum(path.stat().st_size for path in (tmp_path / "traces").iterdir()) <= 21_000
@@ -112,10 +113,30 @@ def test_a_follower_sees_new_records_of_all_processes(tmp_path: Path) -> None:
     files = recorders(tmp_path)
     follower = Follower(tmp_path)
     for n, file in enumerate(files.values()):
-        file.append({"t": float(-n), "what": str(n)})
-        file.flush()
+        file.write([{"t": float(-n), "what": str(n)}])
 
     assert [one["what"] for one in follower.poll()] == ["2", "1", "0"]
     assert follower.poll() == []
     for file in files.values():
         file.close()
+
+
+def test_a_flood_is_told_as_a_number() -> None:
+    flow = FlowRecorder("engine.0", entries_max=10)
+    for _ in range(25):
+        flow.send(ENGINE, Send("outputs", StepOutputs(LOAD, ()), CLIENT), CLIENT, "x")
+
+    records = flow.take(60.0)
+
+    assert [one["kind"] for one in records] == ["send"] * 10 + ["dropped"]
+    assert records[-1]["count"] == 15
+    assert flow.take(60.0) == []
+
+
+def test_what_does_not_fit_its_share_of_time_waits() -> None:
+    flow = FlowRecorder("engine.0")
+    for _ in range(5):
+        flow.send(ENGINE, Send("outputs", StepOutputs(LOAD, ()), CLIENT), CLIENT, "x")
+
+    assert flow.take(0.0) == []
+    assert len(flow.take(60.0)) == 5

@@ -15,7 +15,7 @@ from dpactors.topology.graph import build
 from dpactors.topology.plan import Plan, make_plan
 
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
-NAMES = ("internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2")
+NAMES = ("internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2", "sglang_dp")
 GROUPED = NAMES[:4]
 
 

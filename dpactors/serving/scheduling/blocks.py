@@ -23,9 +23,14 @@ class KVBlocks:
         return len(self._free)
 
     @property
+    def held(self) -> int:
+        """Blocks that somebody refers to."""
+        return self.count - len(self._free)
+
+    @property
     def used(self) -> float:
-        """Share of blocks that somebody refers to, 0 to 1."""
-        return 1.0 - len(self._free) / self.count
+        """Their share, 0 to 1."""
+        return self.held / self.count
 
     def references(self, block: int) -> int:
         """How many hold `block`."""

@@ -15,6 +15,7 @@ from dpactors.message.message import Tokens, tokens
 from dpactors.serving.jobs import RunStep, SequenceSlice, StepResult
 from dpactors.serving.messages import FinishReason, Generate, RequestOutput, Sampling
 from dpactors.serving.scheduling.blocks import KVBlocks
+from dpactors.serving.scheduling.pace import Outlook
 from dpactors.serving.settings import EngineSettings
 
 Output = tuple[Address, RequestOutput]
@@ -27,10 +28,6 @@ _DUMMY = RunStep(tokens=tokens([0]), positions=tokens([0]), slots=tokens([-1]), 
 def dummy() -> RunStep:
     """The step of a rank without work: one token, slot -1, no sequences."""
     return _DUMMY
-
-
-def _no_blocks() -> list[int]:
-    return []
 
 
 @define(eq=False)
@@ -46,7 +43,7 @@ class _Sequence:
     """Prompt and drawn tokens, shape [prompt_len + drawn]."""
     computed: int = 0
     """How many of `tokens` have their KV in `blocks`."""
-    blocks: list[int] = field(factory=_no_blocks)
+    blocks: list[int] = field(factory=list[int])
 
     @property
     def sampling(self) -> Sampling:
@@ -57,8 +54,12 @@ class _Sequence:
         return len(self.tokens) - len(self.generate.prompt)
 
     @property
+    def left(self) -> int:
+        return len(self.tokens) - self.computed
+
+    @property
     def decoding(self) -> bool:
-        return self.computed == len(self.tokens) - 1
+        return self.left == 1
 
     def output(self, new: Tokens, finish: FinishReason | None, stop_token: int | None) -> RequestOutput:
         return RequestOutput(
@@ -112,6 +113,7 @@ class Scheduler:
         self._end_tokens = frozenset(end_tokens)
         self._blocks = KVBlocks(kv_blocks)
         self._waiting: deque[_Sequence] = deque()
+        self._waiting_tokens = 0
         self._running: list[_Sequence] = []
         self._by_id: dict[str, _Sequence] = {}
         self._planned: _Planned | None = None
@@ -139,6 +141,16 @@ class Scheduler:
         """Share of KV blocks in use, 0 to 1."""
         return self._blocks.used
 
+    def outlook(self) -> Outlook:
+        """What the step that runs, or the next one, prefills, and what is left for later ones."""
+        decoding = sum([sequence.decoding for sequence in self._running])
+        todo = self._waiting_tokens + sum([s.left for s in self._running if not s.decoding])
+        if self._planned is None:
+            step = min(todo, max(0, self._max_step_tokens - decoding))
+        else:
+            step = sum([part.query for part in self._planned.parts if not part.sequence.decoding])
+        return Outlook(decoding, self._waiting_tokens, max(0, todo - step), step, self._blocks.held * self._block_size)
+
     # --------------------------------------------------------- requests come and go
 
     def owned_by(self, owner: Address) -> list[str]:
@@ -164,6 +176,7 @@ class Scheduler:
         )
         self._by_id[generate.request_id] = sequence
         self._waiting.append(sequence)
+        self._waiting_tokens += len(sequence.tokens)
         return None
 
     def _clamped(self, generate: Generate) -> int:
@@ -204,6 +217,7 @@ class Scheduler:
                 self._running.remove(sequence)
             else:
                 self._waiting.remove(sequence)
+                self._waiting_tokens -= len(sequence.tokens)
             if self._in_step(sequence):
                 # The step thread may be writing to its blocks now: postprocess frees them.
                 assert self._planned is not None
@@ -266,6 +280,7 @@ class Scheduler:
             victim = self._running.pop()
             self._release(victim)
             self._waiting.appendleft(victim)
+            self._waiting_tokens += len(victim.tokens)
             self.preemptions += 1
             if victim is sequence:
                 return False
@@ -281,6 +296,7 @@ class Scheduler:
         if needed + len(self._running) > self._blocks.available:
             return False
         sequence = self._waiting.popleft()
+        self._waiting_tokens -= len(sequence.tokens)
         sequence.blocks = self._blocks.allocate(needed)
         self._running.append(sequence)
         return True
@@ -359,6 +375,7 @@ class Scheduler:
         assert all(self._blocks.references(block) == 1 for block in held), "a reference count differs from its holders"
         assert len(held) + self._blocks.available == self._blocks.count, "a block is held by nobody"
         assert all(not sequence.blocks and sequence.computed == 0 for sequence in self._waiting), "a waiter holds KV"
+        assert self._waiting_tokens == sum(len(one.tokens) for one in self._waiting), "waiting tokens miscounted"
         assert len(self._running) <= self._max_running, "too many running"
         assert len(self._by_id) == len(self._waiting) + len(self._running), "a request was lost"
         for sequence in self._running:
@@ -372,9 +389,8 @@ class Scheduler:
 
 
 def _chunk(sequence: _Sequence, budget: int) -> _Part:
-    left = len(sequence.tokens) - sequence.computed
-    query = min(left, budget)
-    return _Part(sequence, query, draws=query == left)
+    query = min(sequence.left, budget)
+    return _Part(sequence, query, draws=query == sequence.left)
 
 
 def _banned(sequence: _Sequence) -> Tokens:
