@@ -134,9 +134,12 @@ def print_plan(made: Any, host: str | None, *, json: bool) -> None:
     """Show a plan; also what ``up --dry-run`` prints."""
     import attrs
 
+    from dpactors.topology.descriptors import needs
     from dpactors.topology.sockets import sockets
 
     rows = sockets(made, host)
+    supervisor, *own = needs(made, made.hosts if host is None else [host])
+    need = {one.process: one for one in own}
     processes = [one for one in made.processes if host in (None, one.host)]
     if json:
         import orjson
@@ -150,9 +153,12 @@ def print_plan(made: Any, host: str | None, *, json: bool) -> None:
                     "actors": [str(actor.setup.address) for actor in one.actors],
                     "listen": list(one.listen),
                     "start_limit_s": one.start_limit_s,
+                    "links": need[one.name].links,
+                    "descriptors": need[one.name].descriptors,
                 }
                 for one in processes
             ],
+            "supervisor": attrs.asdict(supervisor),
             "sockets": [attrs.asdict(row) for row in rows],
         }
         print(orjson.dumps(tree).decode())
@@ -162,11 +168,13 @@ def print_plan(made: Any, host: str | None, *, json: bool) -> None:
 
     console = Console()
     table = Table(title=f"{made.name}: processes in start order")
-    for column in ("process", "host", "actors", "HTTP"):
+    for column in ("process", "host", "actors", "HTTP", "links", "descriptors"):
         table.add_column(column, overflow="fold")
     for one in processes:
         actors = ", ".join(str(actor.setup.address) for actor in one.actors)
-        table.add_row(one.name, one.host, actors, ", ".join(one.listen))
+        limits = need[one.name]
+        table.add_row(one.name, one.host, actors, ", ".join(one.listen), str(limits.links), str(limits.descriptors))
+    table.caption = f"{supervisor.process}: {supervisor.links} links, {supervisor.descriptors} descriptors"
     console.print(table)
     table = Table(title="ZeroMQ sockets")
     for column in ("process", "socket", "side", "endpoint", "peer", "delivery", "messages"):

@@ -52,12 +52,15 @@ def up(
         Check, print the plan, start nothing.
     """
     from dpactors.runtime.machine import NotThisMachine, own_hosts
+    from dpactors.runtime.room import NoRoom, make_room
     from dpactors.runtime.rundir import RunDirHeld, choose_run_dir, holder
+    from dpactors.topology.descriptors import needs
 
     document, plan = load(file, set_)
     try:
         hosts = own_hosts(plan.hosts, host)
-    except NotThisMachine as error:
+        make_room(needs(plan, hosts))
+    except (NotThisMachine, NoRoom) as error:
         raise Refusal(f"{file}: {error}") from error
     if dry_run:
         print_plan(plan, None, json=False)

@@ -26,6 +26,10 @@ RECONNECT_MS, RECONNECT_MS_MAX = 20, 500
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 500, 3000
 """Of ZMTP: answered by ZeroMQ's own thread, so they find a dead network and a stopped process, not a stuck loop."""
 SOCKETS_SPARE = 16
+SOCKETS_PER_LINK = 6
+"""A listening one that takes keys is watched through two more, and during a peer's restart there are twice as many."""
+LINKS_MAX = (65_535 - SOCKETS_SPARE) // SOCKETS_PER_LINK
+"""libzmq has at most 65,535 sockets in a context."""
 
 # As plain numbers: an enum's own operators would cost as much again as the calls they are used in.
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
@@ -101,10 +105,8 @@ class ZmqLinks(Links):
         super().__init__(process, incarnation, digest, on_event, limits=limits, on_frame=on_frame)
         self._run_dir = run_dir
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        # Each link has one socket, and during a peer's restart two; the default would stop at 1023 in all.
-        # A listening one that takes keys is watched through two more.
-        wanted = (2 if security is None else 6) * links_max + SOCKETS_SPARE
-        self._context.set(zmq.MAX_SOCKETS, min(wanted, self._context.get(zmq.SOCKET_LIMIT)))
+        # The default would stop at 1023 in all.
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS_PER_LINK * min(links_max, LINKS_MAX) + SOCKETS_SPARE)
         self._security = security
         self._doorkeeper = None if security is None else Doorkeeper(self._context, security, self._turned_away)
         self._bound: dict[str, _Dealer] = {}

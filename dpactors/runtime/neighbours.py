@@ -44,6 +44,7 @@ class Neighbours:
                 plan.digest,
                 links_dir,
                 partial(self._notice, own),
+                links_max=len(plan.hosts),
                 security=keys and Security(load_keys(keys, own, plan.hosts), {host: host for host in plan.hosts}),
             )
             for own in dict.fromkeys(own for own, _ in self._pairs)

@@ -138,6 +138,17 @@ def test_control_processes_are_small_and_know_no_torch(pair: Deployment) -> None
     assert "torch" in mapped(rows["engine.0"])
 
 
+def test_no_process_holds_more_descriptors_than_the_plan_says(pair: Deployment) -> None:
+    plan = json.loads(cli("plan", str(TOPOLOGIES / "internal_1node.toml"), "--json").stdout)
+    pids = {actor["process"]: actor["pid"] for actor in pair.actors()}
+    supervisor = json.loads((pair.run_dir / "state.json").read_text())["pid"]
+    said = {pids[one["name"]]: one["descriptors"] for one in plan["processes"]}
+    said[supervisor] = plan["supervisor"]["descriptors"]
+
+    for pid, most in said.items():
+        assert 10 < len(os.listdir(f"/proc/{pid}/fd")) <= most
+
+
 def test_a_coordinator_killed_while_idle_is_no_event(tmp_path: Path) -> None:
     with up("internal_1node", tmp_path) as deployment:
         assert deployment.ask().status_code == 200

@@ -8,6 +8,7 @@ import pytest
 from dpactors.net.errors import EndpointError
 from dpactors.net.limits import LinkLimits
 from dpactors.net.notices import LinkUp
+from dpactors.topology.descriptors import CONTEXT, LINK
 from tests.live.networks import Network, over, zmq_of
 
 
@@ -47,6 +48,20 @@ async def test_closed_links_leave_no_descriptor(network: Network) -> None:
     await b.links.close()
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@over("ipc", "tcp")
+async def test_links_hold_no_more_descriptors_than_are_planned_for_them(network: Network) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    hub = network.owner("hub")
+    for incarnation in (1, 2):  # the second comes while the first is still there
+        for number in range(20):
+            network.join(hub, network.owner(f"p{number}", incarnation))
+        await hub.until_seen(LinkUp, 20 * incarnation)
+    others = 40 * (CONTEXT + LINK)
+
+    assert len(os.listdir("/proc/self/fd")) - before <= CONTEXT + 20 * LINK + others
+    assert hub.links._links.keys() == {f"p{number}" for number in range(20)}
 
 
 @over("ipc")
