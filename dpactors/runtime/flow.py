@@ -5,7 +5,8 @@ A record names requests only by id: prompts and outputs never enter a trace.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from dpactors.actor.address import Address
@@ -23,15 +24,24 @@ from dpactors.actor.effects import (
     TimerFired,
     Undelivered,
 )
+from dpactors.message.errors import MessageError
+from dpactors.net import frames
+from dpactors.net.frames import Frame
+from dpactors.topology.plan import Route
 
 Record: TypeAlias = dict[str, Any]
 Told: TypeAlias = tuple[str, str, dict[str, Any], Any]
 """Kind, what, further fields, and the message whose facts belong to it."""
-Entry: TypeAlias = tuple[float, Callable[[Any, Any], "Told | None"], Address, Any, Any, str]
-"""Time, who spells it out, actor, subject, target and trace; a tuple, for one is made per message."""
+Entry: TypeAlias = tuple[float, Callable[..., Any], Any, Any, Any, str]
+"""Time, who spells it out, actor (or the peer of a frame), subject, target and trace; a tuple, for it must be cheap."""
 
-ENTRIES_MAX = 20_000
+ENTRIES_MAX = 10_000
 """Entries of a process that wait to be spelled out; beyond it the oldest are dropped and counted."""
+FRAME_BYTES_KEPT = 16 << 20
+"""Of frames that wait to be spelled out."""
+MESSAGE_KINDS = frozenset({frames.DATA, frames.LATEST})
+EMPTY_FRAME_BYTES = len(frames.write_frame(frames.DATA, 0, 0, 0, 0, 0))
+"""Heartbeats and acknowledgements are no longer than this."""
 SHARE_S = 0.006
 """Of every flush: with five in a second, tracing takes 3 % of a process at most, and a flood is told as a number."""
 STRIDE = 64
@@ -92,20 +102,34 @@ def facts(message: Any) -> dict[str, Any]:
 class FlowRecorder:
     """Keeps what passes through one process by reference, in a bounded ring, and spells it out in a share of its time.
 
-    Keeping costs a few tenths of a microsecond; names, facts and JSON come off the path of messages.
+    Messages of links are kept a frame at a time, so one costs next to nothing; names, facts and JSON come off their
+    path, and a frame is decoded a second time there.
     """
 
     def __init__(self, process: str, entries_max: int = ENTRIES_MAX) -> None:
         self.process = process
-        self._ring: deque[Entry] = deque(maxlen=entries_max)
+        self._ring: deque[Entry] = deque()
+        self._entries_max = entries_max
+        self._frame_bytes = 0
         self._dropped = 0
+        self._routes: dict[str, dict[int, Route]] = {}
+
+    def learn(self, peer: str, number: int, route: Route) -> None:
+        """Messages under this number of the link with `peer` belong to `route`."""
+        self._routes.setdefault(peer, {})[number] = route
+
+    def frame(self, peer: str, sent: bool, data: bytes) -> None:
+        """A frame left for a process, or came from it."""
+        if len(data) > EMPTY_FRAME_BYTES and data[1] in MESSAGE_KINDS and peer in self._routes:
+            self._frame_bytes += len(data)
+            self._keep((time.time(), _of_frame, peer, data, sent, ""))
 
     def event(self, address: Address, event: Event, trace: str) -> None:
-        """Something reached an actor."""
+        """Something reached an actor, other than a message of a link."""
         self._keep((time.time(), _of_event, address, event, None, trace))
 
     def send(self, address: Address, send: Send, target: Address, trace: str) -> None:
-        """An actor sent a message."""
+        """An actor sent a message to one of its own process."""
         self._keep((time.time(), _of_send, address, send, target, trace))
 
     def job(self, address: Address, job: RunJob, trace: str) -> None:
@@ -122,40 +146,55 @@ class FlowRecorder:
         ends_s = time.monotonic() + limit_s
         while ring and time.monotonic() < ends_s:
             for _ in range(min(STRIDE, len(ring))):
-                record = self._describe(ring.popleft())
-                if record is not None:
-                    found.append(record)
+                found.extend(self._describe(self._oldest()))
         if self._dropped:
             found.append({"t": time.time(), "process": self.process, "kind": "dropped", "count": self._dropped})
             self._dropped = 0
         return found
 
     def _keep(self, entry: Entry) -> None:
-        if len(self._ring) == self._ring.maxlen:
-            self._dropped += 1  # the ring forgets its oldest by itself
         self._ring.append(entry)
+        while len(self._ring) > self._entries_max or self._frame_bytes > FRAME_BYTES_KEPT:
+            self._oldest()
+            self._dropped += 1
 
-    def _describe(self, entry: Entry) -> Record | None:
-        """None for what is of no interest to any story."""
-        at, spell, address, subject, target, trace = entry
-        told = spell(subject, target)
-        if told is None:
-            return None
-        kind, what, fields, message = told
-        record: Record = {
-            "t": at,
-            "process": self.process,
-            "actor": str(address),
-            "kind": kind,
-            "what": what,
-            "trace": trace,
-        }
-        record.update(fields)
-        if message is not None:
-            record.update(facts(message))
-            if requests := about(message):
-                record["requests"] = list(requests)
-        return record
+    def _oldest(self) -> Entry:
+        entry = self._ring.popleft()
+        if entry[1] is _of_frame:
+            self._frame_bytes -= len(entry[3])
+        return entry
+
+    def _describe(self, entry: Entry) -> Iterator[Record]:
+        at, spell, where, subject, more, trace = entry
+        if spell is _of_frame:
+            told = _of_frame(self._routes[where], subject, sent=more)
+        else:
+            told = [(where, trace, one) for one in [spell(subject, more)] if one is not None]
+        for actor, name, (kind, what, fields, message) in told:
+            record: Record = {"t": at, "process": self.process, "actor": str(actor), "kind": kind, "what": what}
+            record["trace"] = name
+            record.update(fields)
+            if message is not None:
+                record.update(facts(message))
+                if requests := about(message):
+                    record["requests"] = list(requests)
+            yield record
+
+
+def _of_frame(routes: Mapping[int, Route], data: bytes, *, sent: bool) -> Iterator[tuple[Address, str, Told]]:
+    """Actor, trace and what is told of each message of a frame, up to one that cannot be read, which was refused."""
+    with suppress(MessageError):
+        frame = frames.read(data)
+        for item in frame.body if isinstance(frame, Frame) else ():
+            number, trace, message = frames.open_envelope(item)
+            route = routes.get(number)
+            if route is None:
+                continue
+            what = type(message).__name__
+            if sent:
+                yield route.source, trace, ("send", what, {"port": route.outlet, "peer": str(route.target)}, message)
+            else:
+                yield route.target, trace, ("recv", what, {"port": route.inlet, "peer": str(route.source)}, message)
 
 
 def _of_event(event: Event, _: object) -> Told | None:

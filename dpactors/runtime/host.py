@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from dpactors.actor.actor import Actor, handle
 from dpactors.actor.address import Address
@@ -134,7 +134,7 @@ class ActorHost:
         self._children = children
         self._observer = observer
         self._log = structlog.get_logger().bind(process=process.name)
-        self._mail: deque[tuple[Address, Event, str]] = deque()
+        self._mail: deque[tuple[Address, Event, str, bool]] = deque()
         self._turn: asyncio.Handle | None = None
         self._busy = False
         """Whether an actor of this process has an event just now."""
@@ -145,6 +145,7 @@ class ActorHost:
         self._residents = {
             one.setup.address: _Resident(one.actor(one.setup), {}, deque(maxlen=STORY_EVENTS)) for one in process.actors
         }
+        self._addresses = {address: address for address in self._residents}
         self._entrances: dict[tuple[str, int], Route] = {}
         self._neighbours: dict[str, list[tuple[Address, Address]]] = {}
         self._wire(plan)
@@ -195,9 +196,11 @@ class ActorHost:
             return
         event = Received(way.inlet, way.source, message)
         if self._mail or self._busy:
-            self._post(way.target, event, trace)
+            self._post(way.target, event, trace, seen=True)
         elif not self._closed:
-            self._handle(way.target, event, trace)  # nothing is before it: it need not wait for a turn of the loop
+            self._handle(
+                way.target, event, trace, seen=True
+            )  # nothing is before it: it need not wait for a turn of the loop
 
     def undelivered(self, peer: str, route: int, trace: str, message: Any, *, may_have_run: bool) -> None:
         """A reliable message of ours was never acknowledged."""
@@ -221,10 +224,10 @@ class ActorHost:
 
     # ------------------------------------------------------------- events in
 
-    def _post(self, address: Address, event: Event, trace: str) -> None:
+    def _post(self, address: Address, event: Event, trace: str, *, seen: bool = False) -> None:
         if self._closed:
             return
-        self._mail.append((address, event, trace))
+        self._mail.append((address, event, trace, seen))
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
@@ -234,21 +237,23 @@ class ActorHost:
             for _ in range(EVENTS_PER_TURN):
                 if not self._mail or self._closed:
                     break
-                self._handle(*self._mail.popleft())
+                address, event, trace, seen = self._mail.popleft()
+                self._handle(address, event, trace, seen=seen)
         finally:  # whatever happened, the next event finds somebody to take it
             self._links.release()
             self._turn = None
             if self._mail and not self._closed:
                 self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _handle(self, address: Address, event: Event, trace: str) -> None:
+    def _handle(self, address: Address, event: Event, trace: str, *, seen: bool) -> None:
+        """`seen`: a message of a link, which the recorder has seen in its frame."""
         resident = self._residents[address]
         resident.story.append(event)
         if isinstance(event, JobSaid):
             subjects = about(event.item)
             trace = subjects[0] if len(subjects) == 1 else trace
         trace = trace or f"{self._trace_stem}-{next(self._traces):x}"
-        if self._recorder is not None:
+        if self._recorder is not None and not seen:
             self._recorder.event(address, event, trace)
         self._busy = True
         try:
@@ -311,9 +316,9 @@ class ActorHost:
         else:
             raise AssertionError(f"{resident.actor.address}.{send.outlet} has no wire to {send.to}")
         for one in ways:
-            if self._recorder is not None:
-                self._recorder.send(resident.actor.address, send, one.target, trace)
             if one.peer is None:
+                if self._recorder is not None:
+                    self._recorder.send(resident.actor.address, send, one.target, trace)
                 self._post(one.target, Received(one.inlet, resident.actor.address, send.message), trace)
             else:
                 self._links.send(one.peer, one.route, trace, send.message, latest=one.latest)
@@ -339,10 +344,14 @@ class ActorHost:
             if me in (link.binder, link.connector):
                 peer = link.connector if me == link.binder else link.binder
                 for number, route in enumerate(link.routes):
-                    self._entrances[peer, number] = route
-                    self._open(route, peer, number)
+                    self._entrances[peer, number] = self._open(route, peer, number)
+                    if self._recorder is not None:
+                        self._recorder.learn(peer, number, route)
 
-    def _open(self, route: Route, peer: str | None, number: int) -> None:
+    def _open(self, route: Route, peer: str | None, number: int) -> Route:
+        """Take a route in; the one given back has the one object of each address, for equal ones compare slowly."""
+        ends = [self._addresses.setdefault(one, one) for one in (route.source, route.target)]
+        route = evolve(route, source=ends[0], target=ends[1])
         source = self._residents.get(route.source)
         if source is not None:
             way = _Exit(route.target, route.inlet, peer, number, route.delivery == "latest")
@@ -352,3 +361,4 @@ class ActorHost:
                 pairs = self._neighbours.setdefault(peer or self.process.name, [])
                 if (mine, other) not in pairs:
                     pairs.append((mine, other))
+        return route

@@ -48,6 +48,8 @@ LAST_FLUSH_S = 0.1
 DRAIN_POLL_S = 0.02
 LINGER_S = 0.3
 """For the last messages of a process that ends: replies, the report of its failure."""
+GC_THRESHOLDS = (50_000, 20, 100)
+"""Messages under way are many and have no cycles: the usual 700 would look through them again and again."""
 FAILED, REFUSED = 1, 2
 
 
@@ -73,6 +75,7 @@ class Process:
             Path(boot.links_dir),
             self._notice,
             links_max=own_links,
+            on_frame=self._flow.frame if self._flow else None,
             security=security,
         )
         self._wiring = Wiring(me.name, plan, self._links)
@@ -322,6 +325,7 @@ def _begin() -> int:
     structlog.get_logger().info("process.start", incarnation=boot.incarnation, host=me.host)
     gc.collect()
     gc.freeze()  # what is imported by now lives as long as the process: no collection need look at it
+    gc.set_threshold(*GC_THRESHOLDS)
     # Never closed: closing would wait for threads, and this process ends by os._exit.
     return asyncio.Runner(loop_factory=_loop_factory()).run(_live(boot, plan, me, security))
 

@@ -1,6 +1,7 @@
 """Ours as users have it: two actors of a topology in two hosts, with the flow trace (``traced``) and without."""
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from dpactors.net import notices
 from dpactors.net.zeromq import ZmqLinks
 from dpactors.runtime.flow import FlowRecorder
 from dpactors.runtime.host import ActorHost, HostHooks
+from dpactors.runtime.process import GC_THRESHOLDS
 from dpactors.runtime.trace import TraceFile
 from dpactors.topology.document import parse_topology
 from dpactors.topology.graph import build
@@ -130,8 +132,9 @@ class Side:
         document = parse_topology(FILE, "bench", (), {})
         plan = make_plan(document, build(document, {"asker": Asker, "echo": Echo}))
         process = next(one for one in plan.processes if one.name == me)
-        self.links = ZmqLinks(me, 1, plan.digest, Path(folder), self.hear)
         self.flow = FlowRecorder(me) if traced else None
+        on_frame = self.flow.frame if self.flow else None
+        self.links = ZmqLinks(me, 1, plan.digest, Path(folder), self.hear, on_frame=on_frame)
         self.file = TraceFile(Path(folder) / f"{me}.jsonl") if traced else None
         hooks = HostHooks(lambda *_: None, lambda _: None, self.failed)
         self.host = ActorHost(plan, process, self.links, {}, hooks, recorder=self.flow)
@@ -169,6 +172,8 @@ class Side:
 
 
 def server(folder: str, *, traced: bool = False) -> None:
+    gc.set_threshold(*GC_THRESHOLDS)
+
     async def serve() -> None:
         End.future = asyncio.get_running_loop().create_future()
         side = Side(folder, "echo.0", traced=traced)
@@ -179,6 +184,8 @@ def server(folder: str, *, traced: bool = False) -> None:
 
 
 def client(folder: str, *, traced: bool = False) -> Figures:
+    gc.set_threshold(*GC_THRESHOLDS)
+
     async def run() -> Figures:
         End.future = asyncio.get_running_loop().create_future()
         side = Side(folder, "asker.0", traced=traced)

@@ -1,6 +1,7 @@
 """Ours, below the actors: two ends of a link that call back."""
 
 import asyncio
+import gc
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,9 +27,12 @@ from messaging.common import (
 
 from dpactors.net.notices import Delivered, LinkNotice, LinkUp
 from dpactors.net.zeromq import ZmqLinks
+from dpactors.runtime.process import GC_THRESHOLDS
 
 
 def server(folder: str) -> None:
+    gc.set_threshold(*GC_THRESHOLDS)
+
     async def serve() -> None:
         done = asyncio.get_running_loop().create_future()
         counter = Counter(lambda one: links.send("client", 0, "", one), lambda: done.set_result(None))
@@ -128,6 +132,8 @@ class Client:
 
 
 def client(folder: str) -> Figures:
+    gc.set_threshold(*GC_THRESHOLDS)
+
     async def run() -> Figures:
         one = Client(folder)
         await one.up

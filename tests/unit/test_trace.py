@@ -3,21 +3,27 @@
 from array import array
 from pathlib import Path
 
+import pytest
+
 from dpactors.actor.address import Address
 from dpactors.actor.effects import JobSaid, Received, RunJob, Send
-from dpactors.runtime.flow import FlowRecorder, about
+from dpactors.message.codec import encode
+from dpactors.net import frames
+from dpactors.runtime.flow import FRAME_BYTES_KEPT, FlowRecorder, about
 from dpactors.runtime.trace import Follower, TraceFile, as_text, read_story
 from dpactors.serving.jobs import RunStep, Submitted
 from dpactors.serving.messages import (
     Abort,
     Dispatch,
     Generate,
+    GroupKey,
     Reply,
     RequestOutput,
     Sampling,
     StartWave,
     StepOutputs,
 )
+from dpactors.topology.plan import Route
 from tests.loads import rank_load
 
 GENERATE = Generate("r1", array("i", [918273645, 918273646]), 5, Sampling(0.0, 1.0, 0, 1, array("i"), False, 0), None)
@@ -140,3 +146,62 @@ def test_what_does_not_fit_its_share_of_time_waits() -> None:
 
     assert flow.take(0.0) == []
     assert len(flow.take(60.0)) == 5
+
+
+STARTS = Route(COORDINATOR, "starts", ENGINE, "starts", "reliable")
+OUTPUTS = Route(ENGINE, "outputs", CLIENT, "outputs", "reliable")
+
+
+def a_frame(*messages: tuple[int, str, object]) -> bytes:
+    items = [frames.envelope(route, trace, encode(message)) for route, trace, message in messages]
+    return frames.write_frame(frames.DATA, 1, 2, 0, 0, 0, items)
+
+
+def engines_flow() -> FlowRecorder:
+    flow = FlowRecorder("engine.0")
+    flow.learn("coordinator.0", 0, STARTS)
+    flow.learn("frontend.0", 3, OUTPUTS)
+    return flow
+
+
+def test_a_frame_is_told_message_by_message_with_its_ends() -> None:
+    flow = engines_flow()
+    flow.frame("coordinator.0", False, a_frame((0, "a", StartWave(3)), (9, "a", StartWave(4)), (0, "b", StartWave(5))))
+    flow.frame("frontend.0", True, a_frame((3, "c", StepOutputs(LOAD, (OUTPUT,)))))
+
+    told = flow.take(60.0)
+
+    assert [(one["actor"], one["kind"], one["what"], one["peer"], one["port"], one["trace"]) for one in told] == [
+        ("engine.0", "recv", "StartWave", "coordinator.0", "starts", "a"),
+        ("engine.0", "recv", "StartWave", "coordinator.0", "starts", "b"),
+        ("engine.0", "send", "StepOutputs", "client.0", "outputs", "c"),
+    ]
+    assert [one.get("wave") for one in told] == [3, 5, 3]
+    assert "918273647" not in repr(told)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x87", bytes(200), a_frame(), b"\x87\x02" + bytes(100)])
+def test_bytes_that_are_no_messages_tell_nothing(data: bytes) -> None:
+    flow = engines_flow()
+    flow.frame("coordinator.0", False, data)
+
+    assert flow.take(60.0) == []
+
+
+def test_a_process_without_actors_of_ours_is_not_told_of() -> None:
+    flow = engines_flow()
+    flow.frame("supervisor", False, a_frame((0, "a", StartWave(3))))
+
+    assert flow.take(60.0) == []
+
+
+def test_frames_that_wait_are_bounded_by_bytes() -> None:
+    flow = engines_flow()
+    big = a_frame((3, "c", GroupKey(1, "key", bytes(FRAME_BYTES_KEPT // 4))))
+    for _ in range(10):
+        flow.frame("frontend.0", True, big)
+
+    told = flow.take(60.0)
+
+    assert [one["kind"] for one in told] == ["send"] * 3 + ["dropped"]
+    assert told[-1]["count"] == 7
