@@ -1,4 +1,4 @@
-"""What every network must hold: ZeroMQ over ipc and tcp, memory, and air that loses, doubles and reorders frames."""
+"""What every network must hold: ZeroMQ over ipc, tcp and tcp with keys, memory, and air that loses, doubles and reorders frames."""
 
 import asyncio
 from typing import Any
