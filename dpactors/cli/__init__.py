@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from dpactors.cli import files, keys, running, start, watching
+from dpactors.cli import exploring, files, keys, running, start, watching
 from dpactors.cli.errors import FAILED, INTERRUPTED, REFUSED, Refusal
 
 HELP = (
@@ -31,6 +31,7 @@ def make_app() -> App:
         running.down,
         watching.logs,
         watching.trace,
+        exploring.explore,
     ):
         app.command(verb)
     app.command(running.fault)

@@ -21,6 +21,9 @@ PUMP_MESSAGES = 1024
 """About as many messages are read from one line before other callbacks of the loop get a turn."""
 PUMP_FRAME_WEIGHT = 16
 """In messages: what reading a frame costs besides."""
+SHARE_MESSAGES = 32
+"""As many go ahead of the rest of a turn, so that their receiver works on them while this process works on; of a longer
+turn twice as many each time, for every frame costs both ends as much as some messages."""
 TICK_S = 0.1
 LINGER_S_MIN = 0.05
 """For the last frame, however late it is."""
@@ -59,8 +62,12 @@ class Link:
     line: Line | None = None
     stuck: deque[bytes] = field(factory=deque[bytes])
     """Frames that the machine has let go and no line took yet; never more than its window."""
-    unsent: bool = False
-    """Whether messages wait for the end of a hold or of this turn of the loop."""
+    unsent: int = 0
+    """Messages that wait for the end of a hold or of this turn of the loop."""
+    listed: bool = False
+    """Whether that end will see to it."""
+    share: int = SHARE_MESSAGES
+    """Unsent messages that go ahead of that end."""
     again: bool = False
     """Whether the next turn of the loop will read on."""
     wrote: bool = False
@@ -108,10 +115,15 @@ class Links:
         if notices:
             self._tell(link, notices)
         if link.unsent:
-            return
-        if self._held or latest or link.machine.unacknowledged:
-            link.unsent = True
-            self._unsent.append(link)
+            link.unsent += 1
+            if link.unsent >= link.share:
+                link.share *= 2
+                self._flush(link)
+        elif self._held or latest or link.machine.unacknowledged:
+            link.unsent = 1
+            if not link.listed:
+                link.listed, link.share = True, SHARE_MESSAGES
+                self._unsent.append(link)
             if not self._held:
                 self._turn_soon()
         else:
@@ -219,7 +231,6 @@ class Links:
         finally:
             self._held -= 1
         if link.unsent or more or link.machine.speaks(self._loop.time()):
-            link.unsent = False
             self._flush(link, more=more)
         if self._unsent and not self._held:
             self._let_go()
@@ -266,12 +277,13 @@ class Links:
         """Send on every link what was held back."""
         unsent, self._unsent = self._unsent, []
         for link in unsent:
+            link.listed = False
             if link.unsent:  # else it was seen to in the meantime
-                link.unsent = False
                 self._flush(link)
 
     def _flush(self, link: Link, *, more: bool = False) -> None:
         """Write what may go, and see that the line is read on where there is `more` or a write swallowed its edge."""
+        link.unsent = 0
         line = link.line
         if line is None:
             return

@@ -118,6 +118,7 @@ class Engine(Actor):
     def on_timer(self, timer: str, now_s: float) -> Effects:
         if timer == "report":
             yield SetTimer("report", self.settings.report_interval_s)
+            self.pace.rest(now_s)
             yield from self._report_load(now_s, always=True)
         elif timer == "wake":
             self._waking = False

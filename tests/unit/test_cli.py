@@ -38,6 +38,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (("draw", FILE, "--format", "png"), "png"),
         (("trace",), "trace"),
         (("fault", "kill"), "name at least one actor"),
+        (("explore",), "name a model. Models:\n  wave "),
+        (("explore", "waves"), "no model 'waves'. Models:\n  wave "),
+        (("explore", "wave", "--max-states", "0"), "Give at least 1"),
         (("fault", "melt", "engine.0"), "melt"),
         (("fault", "kill", "engine.0", "--for", "3"), "--for goes with stop"),
     ],
@@ -76,7 +79,7 @@ def test_verbs_on_nothing_running_fail_in_one_line(verb: str, tmp_path: Path, ca
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["check", "draw", "plan", "up", "ps", "down", "logs", "trace", "fault"])
+@pytest.mark.parametrize("verb", ["check", "draw", "plan", "up", "ps", "down", "logs", "trace", "fault", "explore"])
 def test_every_verb_has_help_with_one_example(verb: str, capsys) -> None:
     code, out, _ = run(capsys, verb, "--help")
 
@@ -97,3 +100,25 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys) ->
     assert code == 0
     assert "engine.1" in out
     assert not (tmp_path / "run").exists()
+
+
+def test_explore_ends_with_0_where_all_is_sound(capsys) -> None:
+    code, out, err = run(capsys, "explore", "wave-interval")
+
+    assert (code, err) == (0, "")
+    assert ", frontier 0\n" in out
+
+
+def test_explore_tells_the_story_of_a_fault_and_ends_with_1(capsys) -> None:
+    code, out, err = run(capsys, "explore", "wave-lossy-without-repeats")
+
+    assert (code, err) == (1, "")
+    assert "STUCK: a request waits" in out
+    assert "   3. START of wave 0 to rank 1 is lost" in out
+
+
+def test_explore_tells_what_is_unknown_where_it_was_cut(capsys) -> None:
+    code, out, _ = run(capsys, "explore", "wave", "--max-states", "50")
+
+    assert code == 1
+    assert "were not looked into. Raise --max-states." in out

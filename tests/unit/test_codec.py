@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpactors.message.codec import DEPTH_MAX, decode, encode, loads
+from dpactors.message.codec import DEPTH_MAX, decode, encode, loads, source_of
 from dpactors.message.errors import DuplicateTag, MalformedMessage, MessageError, UnknownTag
 from dpactors.message.message import Tokens, all_tags, message, tokens
 from dpactors.serving import messages as serving
@@ -18,7 +18,7 @@ from dpactors.serving import messages as serving
 int64 = st.integers(-(2**63), 2**63 - 1)
 token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=50).map(tokens)
 text = st.text(max_size=30)
-floats = st.floats(allow_nan=False)
+floats = st.floats(allow_nan=False, allow_infinity=False)
 
 sampling = st.builds(serving.Sampling, floats, floats, int64, int64, token_ids, st.booleans(), int64)
 generate = st.builds(serving.Generate, text, token_ids, int64, sampling, st.none() | int64)
@@ -49,6 +49,21 @@ def test_bytes_are_plain_cbor_arrays_with_a_tag(sent: object) -> None:
 
     assert type(item) is list
     assert item[0] in all_tags()
+
+
+@given(any_message)
+def test_every_item_is_as_short_as_cbor2_makes_it(sent: object) -> None:
+    data = encode(sent)
+
+    assert cbor2.dumps(cbor2.loads(data)) == data
+
+
+@given(any_message, st.integers(0, 400))
+def test_half_a_message_is_refused(sent: object, cut: int) -> None:
+    data = encode(sent)
+
+    with pytest.raises(MessageError):
+        decode(data[: min(cut, len(data) - 1)])
 
 
 @given(any_message, st.data())
@@ -167,3 +182,81 @@ def test_one_tag_is_one_class() -> None:
 def test_messages_are_frozen() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         serving.StartWave(1).wave = 2  # type: ignore[misc]
+
+
+TAGGED = [
+    bytes((0xC0 | tag,)) if tag < 24 else b"\xd8" + bytes((tag,))
+    for tag in (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 99)
+]
+
+
+def test_an_endless_number_travels() -> None:
+    @message("test.endless/1")
+    class Endless:
+        number: float
+
+    assert decode(encode(Endless(float("-inf")))) == Endless(float("-inf"))
+
+
+@pytest.mark.parametrize("tag", [*TAGGED, b"\xd9\x01\x02", b"\xd9\xd9\xf7"])
+@pytest.mark.parametrize("inner", [b"\x01", b"\x61a", b"\x41\x01", b"\x82\x01\x02"])
+def test_no_cbor_tag_is_part_of_a_message(tag: bytes, inner: bytes) -> None:
+    """Among them regular expressions to be compiled, numbers without bound and shared values."""
+    with pytest.raises(MalformedMessage):
+        loads(b"\x82" + cbor2.dumps("wave.start/1") + tag + inner)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (serving.StartWave("1"), "StartWave"),  # type: ignore[arg-type]
+        (serving.StartWave(2**64), "64 bits"),
+        (serving.StartWave(None), "wave: NoneType"),  # type: ignore[arg-type]
+        (serving.Abort((1,)), "request_ids: tuple"),  # type: ignore[arg-type]
+        (serving.Abort(("\ud800",)), "Abort"),
+        (serving.GroupKey(1, "key", 5), "value: int"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_field_of_another_type_is_its_senders_fault(wrong: object, named: str) -> None:
+    with pytest.raises(MessageError, match=named):
+        encode(wrong)
+
+
+def test_an_array_of_other_numbers_is_no_tokens() -> None:
+    @message("test.array/1")
+    class Ids:
+        ids: Tokens
+
+    with pytest.raises(MessageError, match=r"array\('i'\)"):
+        encode(Ids(array("q", [1])))
+
+
+def test_numbers_end_where_cbor_does() -> None:
+    for edge in (2**64 - 1, -(2**64), 23, 24, 255, 256, 1023, 1024, 65535, 65536, 2**32, -1, -24, -25, -257):
+        assert decode(encode(serving.StartWave(edge))) == serving.StartWave(edge)
+
+
+def test_a_message_that_contains_itself_is_refused() -> None:
+    with pytest.raises(MessageError, match="Knot contains itself"):
+        encode(Knot(()))
+
+
+@message("test.knot/1")
+class Knot:
+    inner: "tuple[Knot, ...]"
+
+
+def test_what_was_decoded_is_frozen_as_well() -> None:
+    made = decode(encode(serving.StartWave(1)))
+
+    assert type(made) is serving.StartWave
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        made.wave = 2
+
+
+def test_the_source_of_a_codec_can_be_read() -> None:
+    source = source_of(serving.StartWave)
+
+    assert "def encode(o, head=HEAD):" in source
+    assert "wave_ = o.wave" in source
+    assert "raise wrong('StartWave.wave', 'int', wave_)" in source

@@ -130,3 +130,15 @@ def test_a_step_that_failed_teaches_nothing() -> None:
     pace.end(9.0)
 
     assert (pace.decode_step_s, pace.left_s(None, 9.0)) == (0.1, 0.0)
+
+
+def test_a_pace_is_forgotten_by_a_rank_that_has_long_been_idle_and_by_no_other() -> None:
+    pace = Pace()
+    pace.begin(0, 1.0, dummy=False)
+    pace.rest(100.0)
+    pace.end(101.0)
+    pace.rest(110.0)
+    assert pace.decode_step_s == 100.0
+
+    pace.rest(112.0)
+    assert (pace.decode_step_s, pace.prefill_token_s) == (0.0, 0.0)

@@ -32,7 +32,7 @@ def least_work(view: LoadView, request: Asked) -> Choice:
             score += late_s
         if tokens > rank.kv_left:  # it waits until others have ended: each step frees about one token a decoder
             score += (tokens - rank.kv_left) * step_s / (rank.decoding or 1)
-        return score
+        return round(score, 6)  # no estimate is better than a microsecond, and equals should tie
 
     ranks, turn, reason = scan(view), view.turn + 1, "soonest first token"
     if len(ranks) > WINDOW:

@@ -5,6 +5,10 @@ from attrs import define, frozen
 LATEST = 0.2
 """Weight of the newest step in the average: about five steps are remembered, enough to pass over a hiccup."""
 
+FORGOTTEN_S = 10.0
+"""Idle for so long, a rank's pace is unknown again. One slow step, such as a first one, could else keep requests away
+from it for ever, and with them the chance to do better."""
+
 
 @frozen
 class Outlook:
@@ -32,6 +36,7 @@ class Pace:
     _prefill_tokens: float = 0.0
     _began_s: float | None = None
     """None between steps."""
+    _ended_s: float = 0.0
     _prefills: int = 0
     """What the step under way prefills."""
     _dummy: bool = False
@@ -53,7 +58,12 @@ class Pace:
         """It is over, and its time is learned."""
         if self._began_s is not None:
             self.learn(self._prefills, now_s - self._began_s)
-        self._began_s = None
+        self._began_s, self._ended_s = None, now_s
+
+    def rest(self, now_s: float) -> None:
+        """Time passes; without a step for FORGOTTEN_S all is forgotten."""
+        if self._began_s is None and now_s - self._ended_s > FORGOTTEN_S:
+            self.decode_step_s = self._prefill_s = self._prefill_tokens = 0.0
 
     def left_s(self, upcoming: int | None, now_s: float) -> float:
         """To the end of the step under way; `upcoming` is what the next real one prefills, None where none comes.

@@ -1,0 +1,1 @@
+"""Small systems for exhaustive exploration, built from the code that serves."""

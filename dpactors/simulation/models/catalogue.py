@@ -1,0 +1,67 @@
+"""Every model by its name."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from attrs import frozen
+
+from dpactors.simulation.explore import Model
+from dpactors.simulation.models.wave import Budget, Rules, wave_model
+
+
+@frozen
+class Entry:
+    """A model that can be made, and what is expected of it."""
+
+    shows: str
+    """What its exploration shows, in one line."""
+    make: Callable[[], Model[Any]]
+    breaks: bool = False
+    """It leaves out a repair on purpose, and a violation is what it shows."""
+
+
+MODELS: Mapping[str, Entry] = {
+    "wave": Entry(
+        "a request, an abort, a refusal, a doubled FIRST_REQ and a doubled START, in any order",
+        partial(wave_model, 2, 1, 1, Budget(requests=1, aborts=1, rejects=1, doubles=1, repeats=1)),
+    ),
+    "wave-two-clients": Entry(
+        "two clients wake the group at once or late",
+        partial(wave_model, 2, 2, 1, Budget(requests=2)),
+    ),
+    "wave-interval": Entry(
+        "a vote at every second step, and an abort",
+        partial(wave_model, 2, 1, 2, Budget(requests=1, aborts=1)),
+    ),
+    "wave-three-ranks": Entry(
+        "three ranks, a request and an abort",
+        partial(wave_model, 3, 1, 1, Budget(requests=1, aborts=1)),
+    ),
+    "wave-lossy": Entry(
+        "any two control messages are lost",
+        partial(wave_model, 2, 1, 1, Budget(requests=1, losses=2)),
+    ),
+    "wave-without-first-request": Entry(
+        "clients never say FIRST_REQ: ranks that ask for a wave are enough",
+        partial(wave_model, 2, 1, 2, Budget(requests=1, aborts=1), Rules(first_request=False)),
+    ),
+    "wave-without-repeats": Entry(
+        "START is never repeated: enough while nothing is lost",
+        partial(wave_model, 2, 1, 2, Budget(requests=1, aborts=1), Rules(retry=False)),
+    ),
+    "wave-without-wanted": Entry(
+        "ranks with work never ask: a late request is stranded",
+        partial(wave_model, 2, 1, 1, Budget(requests=2), Rules(wanted=False)),
+        breaks=True,
+    ),
+    "wave-lossy-without-repeats": Entry(
+        "START is never repeated and one is lost: a rank is stranded",
+        partial(wave_model, 2, 1, 1, Budget(requests=1, losses=1), Rules(retry=False)),
+        breaks=True,
+    ),
+    "wave-large": Entry(
+        "two clients, two requests and an abort: about a minute",
+        partial(wave_model, 2, 2, 1, Budget(requests=2, aborts=1)),
+    ),
+}
