@@ -111,6 +111,32 @@ async def test_what_a_killed_peer_did_not_acknowledge_comes_back(network: Networ
 
 
 @everywhere
+async def test_a_peer_that_dies_within_a_frame_has_acknowledged_nothing_of_the_rest(network: Network) -> None:
+    a, b = network.owner("a"), network.owner("b")
+    took: list[int] = []
+    died = asyncio.get_running_loop().create_future()
+
+    def dies_on_35(notice: LinkNotice) -> None:
+        if type(notice) is not Delivered or died.done():
+            return
+        took.append(notice.message.number)
+        b.say("a", notice.message.number)
+        if notice.message.number == 35:
+            b.crash()
+            died.set_result(None)
+
+    b.links._on_event = dies_on_35
+    a.say("b", *range(40))
+    network.join(a, b)
+    await died
+    await a.until_seen(Silent)
+    a.links.drop("b", "killed by signal 9", 1)
+
+    assert took == list(range(36))
+    accounted(list(range(40)), a.back(), took)
+
+
+@everywhere
 async def test_a_peer_that_never_comes_costs_a_full_outbox_and_no_message(network: Network) -> None:
     a = network.owner("a")
     a.say("nobody", *range(1000))
