@@ -252,7 +252,9 @@ class Links:
             notices = machine.receive(frame, now_s)
             room -= len(notices) + PUMP_FRAME_WEIGHT
             if notices:
+                machine.delivering = True
                 self._tell(link, notices)
+                machine.delivering = False
             if link.line is not line:
                 return False
             if not line.readable:  # cheaper than a read in vain, which raises

@@ -126,6 +126,11 @@ class Incoming:
             or now_s - since >= self._limits.ack_s
         )
 
+    @property
+    def acknowledged(self) -> tuple[int, int]:
+        """The last acknowledgement that went out."""
+        return self._told, self._latest_told
+
     def told(self) -> None:
         """A frame with the current acknowledgement goes out."""
         self._told, self._latest_told = self.received, self.latest_received

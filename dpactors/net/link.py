@@ -71,6 +71,8 @@ class LinkMachine:
         self._refused_before = ""
         self._greeted_s = self._sent_s = self._heard_s = float("-inf")
         self._silent = False
+        self.delivering = False
+        """While the owner is told of a frame: nothing of it is acknowledged before the owner has all of it."""
         self.parted = True
         """False from taking leave of a living peer until it says so too."""
 
@@ -203,7 +205,7 @@ class LinkMachine:
 
         What ``frames_to_send`` would make, at a third of its cost: every ask goes this way.
         """
-        if self.state is not LinkState.UP or self._owes():
+        if self.state is not LinkState.UP or self.delivering or self._owes():
             return None
         batch = self._out.next_single()
         if batch is None:
@@ -244,11 +246,12 @@ class LinkMachine:
 
     def _fill(self, made: list[bytes], peer: int, now_s: float) -> None:
         inside, out = self._in, self._out
-        while inside.rejects:
+        sure = not self.delivering
+        while sure and inside.rejects:
             sequence, why = inside.rejects.popleft()
             # Acknowledges only what came before: the sender must still have the message when it reads why.
             made.append(self._frame(frames.REJECT, peer, sequence, [frames.text_item(why)], sequence))
-        if inside.nack_due:
+        if sure and inside.nack_due:
             inside.nack_due = False
             made.append(self._frame(frames.NACK, peer, inside.received))
         spoke = False
@@ -263,17 +266,18 @@ class LinkMachine:
             spoke = True
         # A silent peer hears less often, so that a wedged one does not gather a pile of heartbeats.
         period_s = self.limits.lease_s if self._silent else self.limits.heartbeat_s
-        if not spoke and (inside.ack_due(now_s) or now_s - self._sent_s >= period_s):
+        if sure and not spoke and (inside.ack_due(now_s) or now_s - self._sent_s >= period_s):
             made.append(self._frame(frames.DATA, peer, self._out.next_sequence))
             spoke = True
-        if spoke:
+        if sure and spoke:
             inside.told()
 
     def _frame(
         self, kind: int, addressed: int, first: int, items: Sequence[bytes] = (), ack: int | None = None
     ) -> bytes:
-        upto = self._in.received if ack is None else ack
-        return frames.write_frame(kind, self.incarnation, addressed, first, upto, self._in.latest_received, items)
+        inside = self._in
+        upto, latest = inside.acknowledged if self.delivering else (inside.received, inside.latest_received)
+        return frames.write_frame(kind, self.incarnation, addressed, first, upto if ack is None else ack, latest, items)
 
     def _say_bye(self) -> None:
         assert self.peer_incarnation is not None, "a link is up with somebody"

@@ -1,6 +1,6 @@
 """A process that owns one link and says every message back.
 
-``python -m tests.live.link_child DIR ENDPOINT INCARNATION NEAR_INCARNATION JOURNAL``. Each number that is delivered is a
+``python -m tests.live.link_child DIR ENDPOINT INCARNATION NEAR_INCARNATION JOURNAL [KEYS]``. Each number that is delivered is a
 line of the journal, before anything else happens with it. HANG blocks the loop until a line comes on stdin.
 """
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dpactors.net.notices import Delivered, LinkNotice
 from dpactors.net.zeromq import ZmqLinks
-from tests.live.link_messages import FAST, HANG
+from tests.live.link_messages import FAST, HANG, one_host
 
 
-async def echo(run_dir: str, endpoint: str, incarnation: int, near: int, journal: str) -> None:
+async def echo(run_dir: str, endpoint: str, incarnation: int, near: int, journal: str, keys: str = "") -> None:
     file = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def hear(notice: LinkNotice) -> None:
@@ -27,10 +27,12 @@ async def echo(run_dir: str, endpoint: str, incarnation: int, near: int, journal
         os.write(file, b"%d\n" % notice.message.number)
         links.send("near", notice.route, notice.trace, notice.message)
 
-    links = ZmqLinks("far", incarnation, "d", Path(run_dir), hear, limits=FAST)
+    links = ZmqLinks(
+        "far", incarnation, "d", Path(run_dir), hear, limits=FAST, security=one_host(Path(keys)) if keys else None
+    )
     links.connect("near", endpoint, near)
     await asyncio.get_running_loop().create_future()
 
 
 if __name__ == "__main__":
-    asyncio.run(echo(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
+    asyncio.run(echo(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]))

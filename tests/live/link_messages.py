@@ -1,6 +1,9 @@
 """What travels between the owners of links in live tests."""
 
+from pathlib import Path
+
 from dpactors.message.message import message
+from dpactors.net.curve import Security, load_keys
 from dpactors.net.limits import LinkLimits
 
 FAST = LinkLimits(
@@ -8,6 +11,14 @@ FAST = LinkLimits(
 )
 HANG = -1
 """The number on which a far process blocks its loop."""
+
+
+NAMES = ("a", "b", "c", "near", "far", "other", "nobody")
+
+
+def one_host(folder: Path) -> Security:
+    """The keys of a plan all of whose processes are on one host."""
+    return Security(load_keys(folder, "node0", ["node0"]), dict.fromkeys(NAMES, "node0"))
 
 
 @message("test.live.number/1")

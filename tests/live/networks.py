@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from dpactors.net.curve import make_keys
 from dpactors.net.driver import Links, OnEvent
 from dpactors.net.memory import LocalLinks, join
 from dpactors.net.zeromq import Transport, ZmqLinks
 from dpactors.simulation.lines import Air, LineWeather, SimulatedLinks
 from dpactors.simulation.loop import StoppableLoop, VirtualLoop
-from tests.live.link_messages import FAST, HANG, Number
+from tests.live.link_messages import FAST, HANG, Number, one_host
 from tests.live.owner import Far, Owner
 
 ROOT = Path(__file__).parents[2]
@@ -123,11 +124,16 @@ class ZmqNetwork(Network):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.live.link_child"),
             *(str(self.folder), endpoint, str(incarnation), str(near.links.incarnation), str(journal)),
+            *self.more_for_far(),
             cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
         return _FarProcess(near, process, journal)
+
+    def more_for_far(self) -> tuple[str, ...]:
+        """More arguments of its process."""
+        return ()
 
 
 class Ipc(ZmqNetwork):
@@ -137,6 +143,19 @@ class Ipc(ZmqNetwork):
 
 class Tcp(ZmqNetwork):
     transport = "tcp"
+
+
+class Keyed(Tcp):
+    """Tcp with CURVE keys; all processes are on one host of the plan."""
+
+    def open(self) -> None:
+        make_keys(self.folder / "keys", ["node0"])
+
+    def links(self, name: str, incarnation: int, digest: str, hear: OnEvent, **options: Any) -> ZmqLinks:
+        return super().links(name, incarnation, digest, hear, security=one_host(self.folder / "keys"), **options)
+
+    def more_for_far(self) -> tuple[str, ...]:
+        return (str(self.folder / "keys"),)
 
 
 class _FarProcess:
@@ -253,8 +272,12 @@ class Simulated(Network):
 
 # ------------------------------------------------------------- for tests
 
-NETWORKS: dict[str, type[Network]] = {"ipc": Ipc, "tcp": Tcp, "memory": Memory, "simulated": Simulated}
-SOAK = [pytest.param(f"simulated-{seed}", marks=pytest.mark.soak) for seed in range(1, 40)]
+NETWORKS: dict[str, type[Network]] = {"ipc": Ipc, "tcp": Tcp, "keyed": Keyed, "memory": Memory, "simulated": Simulated}
+EVERY = [
+    *(pytest.param(kind, marks=pytest.mark.soak) if kind == "keyed" else kind for kind in NETWORKS),
+    *(pytest.param(f"simulated-{seed}", marks=pytest.mark.soak) for seed in range(1, 40)),
+]
+"""The seeds take minutes, and what is particular to keys has tests of its own."""
 Case = Callable[[Network], Awaitable[None]]
 
 
@@ -262,7 +285,7 @@ def over(*kinds: str) -> Callable[[Case], Callable[[str], None]]:
     """Make a case a test over each of these networks, of all where none is named."""
 
     def make(case: Case) -> Callable[[str], None]:
-        @pytest.mark.parametrize("kind", kinds or [*NETWORKS, *SOAK])
+        @pytest.mark.parametrize("kind", kinds or EVERY)
         def test(kind: str) -> None:
             folder = Path(tempfile.mkdtemp(prefix="dpa-"))  # pytest's own would exceed a socket's path
             try:

@@ -68,7 +68,9 @@ class Owner:
             self.links._cut(link)
         if self.links._timer is not None:
             self.links._timer.cancel()
-        if isinstance(self.links, ZmqLinks):
+        if isinstance(self.links, ZmqLinks) and not self.links._context.closed:
+            if self.links._doorkeeper is not None:
+                self.links._doorkeeper.close()
             self.links._context.destroy(linger=0)
 
 

@@ -1,4 +1,4 @@
-"""What every network must hold: ZeroMQ over ipc and tcp, memory, and air that loses, doubles and reorders frames."""
+"""What every network must hold: ZeroMQ over ipc, tcp and tcp with keys, memory, and air that loses, doubles and reorders frames."""
 
 import asyncio
 from typing import Any
@@ -108,6 +108,32 @@ async def test_what_a_killed_peer_did_not_acknowledge_comes_back(network: Networ
     assert near.back()[130] is False
     assert near.links.machine("far").counters.undelivered == len(near.back())
     assert [one.incarnation for one in near.of(LinkDown)] == [1]
+
+
+@everywhere
+async def test_a_peer_that_dies_within_a_frame_has_acknowledged_nothing_of_the_rest(network: Network) -> None:
+    a, b = network.owner("a"), network.owner("b")
+    took: list[int] = []
+    died = asyncio.get_running_loop().create_future()
+
+    def dies_on_35(notice: LinkNotice) -> None:
+        if type(notice) is not Delivered or died.done():
+            return
+        took.append(notice.message.number)
+        b.say("a", notice.message.number)
+        if notice.message.number == 35:
+            b.crash()
+            died.set_result(None)
+
+    b.links._on_event = dies_on_35
+    a.say("b", *range(40))
+    network.join(a, b)
+    await died
+    await a.until_seen(Silent)
+    a.links.drop("b", "killed by signal 9", 1)
+
+    assert took == list(range(36))
+    accounted(list(range(40)), a.back(), took)
 
 
 @everywhere

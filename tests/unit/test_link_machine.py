@@ -65,6 +65,24 @@ def test_a_doubled_message_is_acknowledged_at_once() -> None:
     assert len(b.frames_to_send(0.0)) == 1
 
 
+def test_nothing_is_acknowledged_while_its_owner_is_being_told() -> None:
+    a, b = up(ack_messages=2)
+    put(a, *range(4))
+    (frame,) = a.frames_to_send(0.0)
+    b.receive(frame, 0.0)
+    b.delivering = True
+    put(b, 100)
+    assert b.express(0.0) is None
+    (share,) = b.frames_to_send(9.0)
+    assert numbers(a.receive(share, 9.0)) == [100]
+    assert a.unacknowledged == 4
+
+    b.delivering = False
+    (rest,) = b.frames_to_send(9.0)
+    a.receive(rest, 9.0)
+    assert a.unacknowledged == 0
+
+
 def test_a_lost_last_frame_is_found_by_the_heartbeat() -> None:
     a, b = up()
     put(a, 1)
