@@ -7,6 +7,8 @@ from typing import Any
 from attrs import frozen
 
 from dpactors.simulation.explore import Model
+from dpactors.simulation.models import link
+from dpactors.simulation.models.link import link_model
 from dpactors.simulation.models.wave import Budget, Rules, wave_model
 
 
@@ -63,5 +65,25 @@ MODELS: Mapping[str, Entry] = {
     "wave-large": Entry(
         "two clients, two requests and an abort: about a minute",
         partial(wave_model, 2, 2, 1, Budget(requests=2, aborts=1)),
+    ),
+    "link": Entry(
+        "three messages one way over lines that lose two frames and double one",
+        partial(link_model, link.Budget((3, 0), losses=2, doubles=1)),
+    ),
+    "link-two-ways": Entry(
+        "messages both ways over lines that lose a frame and double one",
+        partial(link_model, link.Budget((2, 1), losses=1, doubles=1)),
+    ),
+    "link-restart": Entry(
+        "the reader restarts, a frame is lost, a supervisor tells of it early, late or never",
+        partial(link_model, link.Budget((2, 0), losses=1, restarts=(0, 1), words=1)),
+    ),
+    "link-writer-restart": Entry(
+        "the writer restarts, a frame is lost and one is doubled",
+        partial(link_model, link.Budget((2, 0), losses=1, doubles=1, restarts=(1, 0))),
+    ),
+    "link-large": Entry(
+        "both ends restart, a supervisor tells of it, and a frame is lost: a minute",
+        partial(link_model, link.Budget((2, 0), losses=1, restarts=(1, 1), words=1)),
     ),
 }
