@@ -1,6 +1,8 @@
 """All routes of one edge."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -10,9 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dpactors.http.body import Receive, Scope, Send
-from dpactors.http.errors import RETRY_AFTER_S, ApiError
+from dpactors.http.errors import RETRY_AFTER_S, ApiError, ClientLeft
 from dpactors.http.generation import Generation
 from dpactors.http.state import Edge
+from dpactors.http.tokens import Tools
 
 
 def build_app(edge: Edge) -> "App":
@@ -29,7 +32,7 @@ class App:
             ("POST", "/v1/completions"): generation.completions,
             ("POST", "/v1/chat/completions"): generation.chat,
         }
-        self._cold = _cold_routes(Probes(edge), sorted(path for _, path in self._hot))
+        self._cold = _cold_routes(Probes(edge), Tools(edge), sorted(path for _, path in self._hot))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -97,7 +100,7 @@ class Probes:
         }
 
 
-def _cold_routes(probes: Probes, posts: list[str]) -> Starlette:
+def _cold_routes(probes: Probes, tools: Tools, posts: list[str]) -> Starlette:
     routes = [
         Route("/v1/models", probes.models, methods=["GET"]),
         Route("/v1/models/{name:path}", probes.model, methods=["GET"]),
@@ -106,9 +109,14 @@ def _cold_routes(probes: Probes, posts: list[str]) -> Starlette:
         Route("/metrics", probes.metrics, methods=["GET"]),
         Route("/version", probes.version, methods=["GET"]),
         Route("/load", probes.load, methods=["GET"]),
+        Route("/ping", probes.health, methods=["GET", "POST"]),
+        Route("/server_info", tools.server_info, methods=["GET"]),
+        Route("/tokenize", tools.tokenize, methods=["POST"]),
+        Route("/detokenize", tools.detokenize, methods=["POST"]),
+        Route("/abort_requests", tools.abort, methods=["POST"]),
         *[Route(path, _post_only, methods=["GET"]) for path in posts],
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error, ApiError: _api_error})
+    return Starlette(routes=routes, exception_handlers=_HANDLERS)
 
 
 async def _post_only(_: Request) -> Response:
@@ -125,6 +133,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return Response(error.body(), error.status, media_type="application/json")
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    """Nobody is there to read it."""
+    return Response(status_code=400)
+
+
+_HANDLERS: Mapping[Any, Any] = {HTTPException: _http_error, ApiError: _api_error, ClientLeft: _left}
 
 
 def _json(content: object, status: int = 200) -> Response:

@@ -1,7 +1,7 @@
 """HTTP requests in flight: which sequences each one has, and what of them is ready to be written."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import structlog
@@ -224,6 +224,18 @@ class Streams:
             if choice.stream in self._running:
                 self._end(choice, reason)
                 self._say(ClientGone(choice.stream))
+
+    def abort(self, request_ids: Collection[str]) -> list[str]:
+        """End the requests of these ids, or single answers of theirs, as aborted; returns those that were in flight."""
+        wanted = set(request_ids)
+        ended: dict[str, None] = {}
+        for exchange, choice in list(self._running.values()):
+            named = wanted & {exchange.request_id, choice.generate.request_id}
+            if named and choice.stream in self._running:
+                ended.update(dict.fromkeys(sorted(named)))
+                self.feed(StreamWrite(choice.stream, tokens(), "abort", rank=choice.rank, attempts=choice.attempts))
+                self._say(ClientGone(choice.stream))
+        return list(ended)
 
     def close(self, exchange: Exchange) -> None:
         """The HTTP request is over, whatever the reason."""
