@@ -87,14 +87,17 @@ class EnginePeer:
 
 @asynccontextmanager
 async def serving(
-    answer: Sequence[int] | None = None, make: Callable[[], HttpEdge] = HttpEdge, listen: str = "127.0.0.1:0"
+    answer: Sequence[int] | None = None,
+    make: Callable[[], HttpEdge] = HttpEdge,
+    listen: str = "127.0.0.1:0",
+    **limits: Any,
 ) -> AsyncGenerator[tuple[EnginePeer, str]]:
     """A live edge, ready ranks behind it; ends with no task left that was not there before."""
     before = asyncio.all_tasks()
     edge = make()
     peer = EnginePeer(edge, answer)
     edge.feed(READY)
-    task = asyncio.ensure_future(edge.perform(ServeHttp("tiny-moe", "tiny-moe", listen), peer.say))
+    task = asyncio.ensure_future(edge.perform(ServeHttp("tiny-moe", "tiny-moe", listen, **limits), peer.say))
     try:
         async with asyncio.timeout(LIMIT_S):
             await asyncio.wait((task, peer.urls), return_when="FIRST_COMPLETED")

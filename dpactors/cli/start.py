@@ -66,6 +66,7 @@ def up(
         print_plan(plan, None, json=False)
         return 0
     keys = _keys(file, plan, hosts)
+    _check_api_keys(file, plan, hosts)
     path = choose_run_dir(run_dir, plan.name)
     if (held := holder(path)) > 0:
         raise Refusal(str(RunDirHeld(path, held)))
@@ -90,6 +91,18 @@ def _keys(file: str, plan: Any, hosts: tuple[str, ...]) -> Path | None:
 
 
 # ------------------------------------------------------------- in the foreground
+
+
+def _check_api_keys(file: str, plan: Any, hosts: tuple[str, ...]) -> None:
+    """Raise Refusal for a file of API keys that a front end of this machine could not use."""
+    from dpactors.http.keys import KeysFileError, read_keys
+
+    for process in plan.processes:
+        for actor in process.actors if process.host in hosts else ():
+            try:
+                read_keys(getattr(actor.setup.settings, "api_keys", ""))
+            except KeysFileError as error:
+                raise Refusal(f"{file}: {actor.setup.address}: {error}") from error
 
 
 def _serve(

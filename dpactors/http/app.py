@@ -11,22 +11,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dpactors.http.body import Receive, Scope, Send
+from dpactors.http.body import Receive, Scope, Send, refuse
 from dpactors.http.errors import RETRY_AFTER_S, ApiError, ClientLeft
 from dpactors.http.generation import Generation
+from dpactors.http.keys import Doorman
 from dpactors.http.state import Edge
 from dpactors.http.tokens import Tools
 
 
-def build_app(edge: Edge) -> "App":
+def build_app(edge: Edge, doorman: Doorman) -> "App":
     """The ASGI application of `edge`."""
-    return App(edge)
+    return App(edge, doorman)
 
 
 class App:
     """Sends the two endpoints that generate past starlette, and all else through it."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, doorman: Doorman) -> None:
+        self._doorman = doorman
         generation = Generation(edge)
         self._hot = {
             ("POST", "/v1/completions"): generation.completions,
@@ -37,6 +39,9 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] != "http":
+            return
+        if (refusal := self._doorman.refusal(scope["path"], scope["headers"])) is not None:
+            await refuse(receive, send, refusal)
             return
         hot = self._hot.get((scope["method"], scope["path"]))
         if hot is not None:

@@ -7,11 +7,13 @@ import orjson
 
 _TYPES = {
     400: "BadRequestError",
+    401: "AuthenticationError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
     409: "ConflictError",
     413: "RequestTooLargeError",
+    429: "RateLimitError",
     431: "RequestTooLargeError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
@@ -19,7 +21,8 @@ _TYPES = {
 UNREAD = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 """Answers that are given before the body has come."""
 RETRY_AFTER_S = 1
-"""Told to a client that met a 503: ranks come back within seconds or not at all."""
+"""Told to a client that met a 429 or 503: requests end, and ranks come back, within seconds or not at all."""
+LATER = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 class HttpRoomError(Exception):
@@ -37,8 +40,10 @@ class ApiError(HttpRoomError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Response headers that belong to this status."""
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if self.status in LATER:
             return [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return [(b"www-authenticate", b"Bearer")]
         # The rest of such a body is not read: nothing after it on this connection could be told from it.
         return [(b"connection", b"close")] if self.status in UNREAD else []
 

@@ -16,6 +16,7 @@ from dpactors.actor.performer import Say
 from dpactors.http.app import build_app
 from dpactors.http.connection import Connection
 from dpactors.http.errors import ApiError, HttpRoomError
+from dpactors.http.keys import Doorman, read_keys
 from dpactors.http.metrics import Metrics
 from dpactors.http.state import Edge
 from dpactors.http.streams import Streams
@@ -58,17 +59,18 @@ class HttpEdge:
     async def perform(self, job: ServeHttp, say: Say) -> None:
         """Serve until cancelled; then no connection, stream or task is left.
 
-        Raises ListenError, FileNotFoundError or ModelTextError where it cannot begin.
+        Raises ListenError, KeysFileError, FileNotFoundError or ModelTextError where it cannot begin.
         """
         loop = asyncio.get_running_loop()
+        doorman = Doorman(read_keys(job.api_keys))
         text = await loop.run_in_executor(None, ModelText.load, job.model)
         metrics = Metrics(job.served_name, text.context)
-        streams = Streams(say, metrics, loop.time)
+        streams = Streams(say, metrics, loop.time, job.sequences_max, job.tokens_max)
         edge = Edge(job, self._version, text, streams, metrics, loop.time, int(time.time()), self._now)
         metrics.learn(self._now)
         self._edge = edge
         try:
-            await self._serve(edge, job.listen, say)
+            await self._serve(edge, doorman, job.listen, say)
         finally:
             self._edge = None
             text.close()
@@ -84,11 +86,11 @@ class HttpEdge:
         elif edge is not None:
             edge.streams.feed(item)
 
-    async def _serve(self, edge: Edge, listen: str, say: Say) -> None:
+    async def _serve(self, edge: Edge, doorman: Doorman, listen: str, say: Say) -> None:
         # Duplicates, because uvicorn closes what it is given and these may be served on again.
         sockets = [one.dup() for one in self._sockets] if self._sockets is not None else [open_socket(listen)]
         urls = tuple(_url(one) for one in sockets)
-        server = EdgeServer(_config(edge))
+        server = EdgeServer(_config(edge, doorman))
         serving = asyncio.create_task(server.serve(sockets))
         accepting = asyncio.create_task(server.accepts.wait())
         try:
@@ -172,9 +174,9 @@ def _url(listening: socket.socket) -> str:
     return f"http://{host}:{name[1]}"
 
 
-def _config(edge: Edge) -> Config:
+def _config(edge: Edge, doorman: Doorman) -> Config:
     return Config(
-        build_app(edge),  # type: ignore[arg-type]
+        build_app(edge, doorman),  # type: ignore[arg-type]
         http=Connection,
         ws="none",
         lifespan="off",

@@ -155,7 +155,17 @@ class Exchange:
 class Streams:
     """Every sequence that runs for this edge, by stream number. Mutable: one per edge."""
 
-    def __init__(self, say: Say, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        say: Say,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        sequences_max: int = 2048,
+        tokens_max: int = 8 << 20,
+    ) -> None:
+        self._sequences_max = sequences_max
+        self._tokens_max = tokens_max
+        self._tokens = 0
         self._say: Callable[[Any], None] = say
         self._metrics = metrics
         self._clock = clock
@@ -177,7 +187,7 @@ class Streams:
     def open(
         self, request_id: str, wanted: Sequence[tuple[Generate, Detokenizer]], *, whole: bool, began_s: float
     ) -> Exchange:
-        """Submit the sequences of one request; raises ApiError 409 where one of their ids is in flight here.
+        """Submit the sequences of one request; raises ApiError 409 where one of their ids is in flight here, 429.
 
         `whole` says that nothing is read before the end.
         """
@@ -185,6 +195,7 @@ class Streams:
         taken = next((id_ for id_ in ids if id_ in self._ids), None)
         if taken is not None:
             raise ApiError(409, f"a request with the id {taken} is in flight; X-Request-ID wants a new one each time")
+        self._admit([len(generate.prompt) for generate, _ in wanted])
         # Stop strings need each token as it comes, so that the engine is told at once.
         exchange = Exchange(self, request_id, whole=whole and not any(text.may_stop for _, text in wanted))
         self._exchanges.add(exchange)
@@ -194,8 +205,20 @@ class Streams:
             self._next += 1
             exchange.choices.append(choice)
             self._running[choice.stream] = exchange, choice
+            self._tokens += len(generate.prompt)
             self._say(Submitted(choice.stream, generate))
         return exchange
+
+    def _admit(self, prompts: Sequence[int]) -> None:
+        """Refuse, before any hop, what would be too much at once; raises ApiError 429, or 400 for what always is."""
+        for wanted, held, limit, what in (
+            (len(prompts), len(self._running), self._sequences_max, "sequences"),
+            (sum(prompts), self._tokens, self._tokens_max, "prompt tokens"),
+        ):
+            if wanted > limit:
+                raise ApiError(400, f"this request has {wanted} {what}; this server takes {limit} at once", "prompt")
+            if held + wanted > limit:
+                raise ApiError(429, f"{held} {what} are in flight here, {limit} may be; try again later")
 
     def feed(self, write: StreamWrite) -> None:
         """News of one stream; one that was given up is ignored."""
@@ -249,6 +272,7 @@ class Streams:
 
     def _end(self, choice: Choice, reason: FinishReason) -> None:
         del self._running[choice.stream]
+        self._tokens -= len(choice.generate.prompt)
         self._ids.discard(choice.generate.request_id)
         self._metrics.ended(choice, reason, self._clock())
 

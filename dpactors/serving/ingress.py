@@ -32,7 +32,8 @@ class Ingress(Actor):
     def on_start(self, now_s: float) -> Effects:
         name = self.settings.served_name or self.settings.model.rstrip("/").rpartition("/")[2]
         yield Phase("starting", "opening HTTP")
-        yield RunJob(HTTP, ServeHttp(self.settings.model, name, self.settings.listen))
+        one = self.settings
+        yield RunJob(HTTP, ServeHttp(one.model, name, one.listen, one.sequences_max, one.tokens_max, one.api_keys))
 
     def on_job_said(self, key: str, item: Listening | Submitted | ClientGone, now_s: float) -> Effects:
         match item:

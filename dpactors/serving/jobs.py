@@ -142,6 +142,12 @@ class ServeHttp:
     served_name: str
     listen: str
     """``host:port``; port 0 takes a free one. A socket opened by the supervisor wins."""
+    sequences_max: int = 2048
+    """In flight; a request that would be more is refused."""
+    tokens_max: int = 8 << 20
+    """Of the prompts in flight."""
+    api_keys: str = ""
+    """File of keys, empty for none."""
 
 
 @frozen

@@ -28,6 +28,13 @@ class IngressSettings:
     )
     served_name: str = setting("", "model name in the API; empty takes the last part of the model path")
     model: str = setting("tiny-moe", "bundled name or checkpoint directory whose tokenizer and chat template are used")
+    sequences_max: int = setting(
+        2048, "in flight at this front end; more are refused with 429", "sequences", _at_least_1
+    )
+    tokens_max: int = setting(
+        8_388_608, "of the prompts in flight here; more are refused with 429", "tokens", _at_least_1
+    )
+    api_keys: str = setting("", "file of API keys, one a line, of which requests must bear one; empty asks for none")
 
 
 @frozen

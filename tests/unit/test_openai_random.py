@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpactors.http.app import build_app
+from dpactors.http.keys import Doorman
 from dpactors.http.metrics import Metrics
 from dpactors.http.state import Edge
 from dpactors.http.streams import Streams
@@ -92,7 +93,7 @@ async def post(path: str, content: bytes) -> httpx.Response:
     streams = Streams(say, metrics, clock)
     now = Availability((0,), (0,), 2048)
     edge = Edge(ServeHttp("tiny-moe", "tiny-moe", ""), "0", model_text(), streams, metrics, clock, 0, now)
-    app: Callable[..., Awaitable[None]] = build_app(edge)
+    app: Callable[..., Awaitable[None]] = build_app(edge, Doorman(()))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
         response = await client.post(path, content=content, headers={"content-type": "application/json"})
