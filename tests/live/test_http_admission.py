@@ -30,7 +30,6 @@ async def test_a_request_must_bear_one_of_the_keys(keys: str) -> None:
             None,
             "first-key",
             "Bearer",
-            "Bearer ",
             "Bearer third-key",
             "Bearer first-key2",
             "Basic first-key",
