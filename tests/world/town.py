@@ -8,6 +8,7 @@ from dpactors.serving.catalogue import CATALOGUE
 from dpactors.serving.jobs import ClientGone, StreamWrite, Submitted
 from dpactors.serving.messages import Generate, Sampling
 from dpactors.simulation.collective import Latency
+from dpactors.simulation.invariants import Invariants, assert_rest
 from dpactors.simulation.weather import Weather
 from dpactors.simulation.world import World
 from dpactors.topology.document import read_topology
@@ -32,6 +33,7 @@ class Town:
     ) -> None:
         self.plan = plan_of(name, *overrides)
         self.world = World(self.plan, seed, weather, latency)
+        Invariants(self.world)  # from now on, after every event
         self.asked: dict[int, Generate] = {}
         self._streams = 0
         self.ingresses = self._of("ingress")
@@ -77,18 +79,7 @@ class Town:
     def at_rest(self) -> None:
         """Run on, then nobody has work, every rank sleeps in the same wave and nobody waits in a collective."""
         self.world.run(self.world.now_s + 2.0)
-        engines = [self.world.actor(e) for e in self.engines]
-        assert [e.scheduler.unfinished for e in engines] == [False] * len(engines)
-        assert [e.scheduler.kv_used for e in engines] == [0.0] * len(engines)
-        assert [e.wave.running for e in engines] == [False] * len(engines)
-        assert len({e.wave.wave for e in engines}) == 1
-        assert self.world.engines.waiting_in_collectives() == {}
-        for process in self.plan.processes:
-            for one in process.actors:
-                if one.setup.address.role == "client":
-                    client = self.world.actor(one.setup.address)
-                    assert client.in_flight == {}
-                    assert all(view.in_flight == 0 for view in client.load.ranks.values())
+        assert_rest(self.world)
 
     def _of(self, role: str) -> list[Address]:
         return sorted(
