@@ -79,6 +79,8 @@ class Coordinator(Actor):
     def on_waves(
         self, message: FirstRequest | WaveWanted | WaveJoined | WaveComplete, sender: Address, now_s: float
     ) -> Effects:
+        if not isinstance(message, FirstRequest) and not self._in_epoch(sender):
+            return  # of an epoch that is over, or said before its GroupJoin: what still holds is said again
         before = self.wave
         self.wave, start = self.wave.step(message)
         if start is not None:
@@ -123,6 +125,10 @@ class Coordinator(Actor):
 
     def status(self) -> dict[str, object]:
         return {"wave": self.wave.wave, "wave_running": self.wave.running, "epoch": self.group.epoch}
+
+    def _in_epoch(self, rank: Address) -> bool:
+        members = self.setup.group.members if self.setup.group else ()
+        return rank in members and self.group.has(members.index(rank))
 
     def _snapshot(self, now_s: float) -> Effect:
         self._changed = False

@@ -1,18 +1,22 @@
 """Shipped topologies in virtual time, with requests coming in at their front doors."""
 
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from dpactors.actor.address import Address
+from dpactors.actor.effects import Received
 from dpactors.serving.catalogue import CATALOGUE
 from dpactors.serving.jobs import ClientGone, StreamWrite, Submitted
 from dpactors.serving.messages import Generate, Sampling
 from dpactors.simulation.collective import Latency
+from dpactors.simulation.invariants import Invariants, assert_rest
 from dpactors.simulation.weather import Weather
 from dpactors.simulation.world import World
 from dpactors.topology.document import read_topology
 from dpactors.topology.graph import build
-from dpactors.topology.plan import Plan, make_plan
+from dpactors.topology.plan import Plan, Route, make_plan
 
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
 NAMES = ("internal_1node", "internal_2node", "hybrid_2node", "external_4rank", "dense_dp2", "sglang_dp")
@@ -32,6 +36,7 @@ class Town:
     ) -> None:
         self.plan = plan_of(name, *overrides)
         self.world = World(self.plan, seed, weather, latency)
+        Invariants(self.world)  # from now on, after every event
         self.asked: dict[int, Generate] = {}
         self._streams = 0
         self.ingresses = self._of("ingress")
@@ -77,18 +82,74 @@ class Town:
     def at_rest(self) -> None:
         """Run on, then nobody has work, every rank sleeps in the same wave and nobody waits in a collective."""
         self.world.run(self.world.now_s + 2.0)
-        engines = [self.world.actor(e) for e in self.engines]
-        assert [e.scheduler.unfinished for e in engines] == [False] * len(engines)
-        assert [e.scheduler.kv_used for e in engines] == [0.0] * len(engines)
-        assert [e.wave.running for e in engines] == [False] * len(engines)
-        assert len({e.wave.wave for e in engines}) == 1
-        assert self.world.engines.waiting_in_collectives() == {}
-        for process in self.plan.processes:
-            for one in process.actors:
-                if one.setup.address.role == "client":
-                    client = self.world.actor(one.setup.address)
-                    assert client.in_flight == {}
-                    assert all(view.in_flight == 0 for view in client.load.ranks.values())
+        assert_rest(self.world)
+
+    # ------------------------------------------------------------- a network with a will of its own
+
+    def take_over(self, kind: type, to: Address | None, act: Callable[[Route, object], bool]) -> None:
+        """Let `act` see each message of a kind (to one actor); where it says True the message goes no further."""
+        carry = self.world._carry
+
+        def carried(route: Route, message: object) -> None:
+            if not (isinstance(message, kind) and to in (None, route.target) and act(route, message)):
+                carry(route, message)
+
+        self.world._carry = carried
+
+    def hold(self, kind: type, to: Address | None = None) -> Callable[[], None]:
+        """Hold messages of a kind, and what its sender says behind them, until the call that is returned."""
+        held: list[tuple[Route, object]] = []
+        carry, holding = self.world._carry, True
+
+        def carried(route: Route, message: object) -> None:
+            wanted = isinstance(message, kind) and to in (None, route.target)
+            behind = any((one.source, one.target) == (route.source, route.target) for one, _ in held)
+            if holding and (wanted or behind):
+                held.append((route, message))
+            else:
+                carry(route, message)
+
+        def release() -> None:
+            nonlocal holding
+            holding = False
+            for route, message in held:
+                carry(route, message)
+
+        self.world._carry = carried
+        return release
+
+    def delay(self, kind: type, seconds: float) -> None:
+        """Messages of a kind arrive so much later, and in order."""
+
+        def late(route: Route, message: object) -> bool:
+            self.world._later(seconds, route.target, Received(route.inlet, route.source, message))
+            return True
+
+        self.take_over(kind, None, late)
+
+    def tell(self, target: Address, inlet: str, sender: Address, message: object) -> None:
+        """A message arrives now that nobody has sent."""
+        self.world._at(self.world.now_s, target, Received(inlet, sender, message))
+
+    def count(self, kind: type) -> Counter[Address]:
+        """From now on, how many messages of a kind were sent to whom."""
+        counted: Counter[Address] = Counter()
+
+        def seen(route: Route, message: object) -> bool:
+            counted[route.target] += 1
+            return False
+
+        self.take_over(kind, None, seen)
+        return counted
+
+    def wait(self, seconds: float) -> None:
+        self.world.run(self.world.now_s + seconds)
+
+    def waves(self) -> list[int]:
+        return [self.world.actor(e).wave.wave for e in self.engines]
+
+    def steps(self) -> list[int]:
+        return [self.world.engines.steps.get(e, 0) for e in self.engines]
 
     def _of(self, role: str) -> list[Address]:
         return sorted(

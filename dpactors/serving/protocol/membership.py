@@ -28,6 +28,11 @@ class Membership:
         """Every rank is in the current epoch."""
         return len(self.members) == self.size and all(m.epoch == self.epoch > 0 for m in self.members.values())
 
+    def has(self, rank: int) -> bool:
+        """Whether a rank said that it is in the current epoch; links keep order, so what it says then is of it."""
+        member = self.members.get(rank)
+        return member is not None and member.epoch == self.epoch > 0
+
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not asked to join."""
