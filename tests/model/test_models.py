@@ -5,7 +5,7 @@ import pytest
 from dpactors.simulation.explore import explore
 from dpactors.simulation.models.catalogue import MODELS
 
-LARGE = {"wave-large", "link-large"}
+LARGE = {name for name in MODELS if name.endswith("-large")}
 STATES_MAX = 60_000
 LARGE_STATES_MAX = 3_000_000
 

@@ -48,6 +48,8 @@ IDLE_TIMERS = frozenset({"report", "publish"})
 """They only publish loads and snapshots, which nobody reads here."""
 CARRIED = frozenset({"starts", "epochs", "waves", "membership"})
 """Outlets, and inlets of the same names, between ranks and coordinator."""
+MEETING_MOVES_MAX = 1000
+"""More than any sound group needs to meet; one that has not met by then is explored from there."""
 Move: TypeAlias = "tuple[str, State]"
 
 
@@ -104,7 +106,9 @@ def group_model(ranks: int, requests: int, kills: int, restarts: int) -> Model[S
     about = f"ranks {ranks}, requests {requests}, killed ranks {kills}, killed coordinators {restarts}"
     made = _Group(ranks)
     start = made.start()
-    while (kills or restarts) and not made.at_rest(start):
+    for _ in range(MEETING_MOVES_MAX if kills or restarts else 0):
+        if made.at_rest(start):
+            break
         _, start = next(made.moves(start))
     start = evolve(start, requests=requests, kills=kills, restarts=restarts)
     return Model(about, start, made.moves, made.at_rest, made.describe, made.stuck, made.wrong)
