@@ -99,6 +99,10 @@ MODELS: Mapping[str, Entry] = {
         "a rank is killed at any moment while the group sleeps, and meets the other in a new epoch",
         partial(group_model, 2, 0, 1, 0),
     ),
+    "rank-and-coordinator-restart": Entry(
+        "a rank and the coordinator are killed at any two moments while the group sleeps",
+        partial(group_model, 2, 0, 1, 1),
+    ),
     "group-start-large": Entry(
         "a request comes in while the group starts: half a minute",
         partial(group_model, 2, 1, 0, 0),
