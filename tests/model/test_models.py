@@ -1,9 +1,11 @@
 """Every interleaving of small systems: none is wrong in any state, and from each state all can still come to rest."""
 
 import pytest
+from attrs import evolve
 
 from dpactors.simulation.explore import explore
 from dpactors.simulation.models.catalogue import MODELS
+from dpactors.simulation.models.wave import Budget, Rules, State, wave_model
 
 LARGE = {name for name in MODELS if name.endswith("-large")}
 STATES_MAX = 60_000
@@ -32,3 +34,15 @@ def test_a_large_model_is_explored_to_its_end_and_nothing_is_wrong(name: str) ->
     found = explore(MODELS[name].make(), LARGE_STATES_MAX)
 
     assert found.clean, (found.frontier, found.violation, found.story)
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(wanted=False)], ids=["sound", "without wanted"])
+def test_parts_that_trade_places_change_the_count_and_not_the_verdict(rules: Rules) -> None:
+    def itself(state: State) -> State:
+        return state
+
+    model = wave_model(2, 1, 1, Budget(requests=1 if rules.wanted else 2), rules)
+    short, long = explore(model, STATES_MAX), explore(evolve(model, same=itself), STATES_MAX)
+
+    assert short.states < long.states
+    assert (short.frontier, short.violation, len(short.story)) == (long.frontier, long.violation, len(long.story))
