@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dpactors.simulation.explore import Explored
 
 MAX_STATES = 1_000_000
-"""About 1.5 GiB and some minutes."""
+"""Some minutes, and one or two gigabytes."""
 
 
 def explore(model: str = "", *, max_states: int = MAX_STATES) -> int:

@@ -89,8 +89,8 @@ def explore(model: Model[S], states_max: int, tell: Callable[[int, int], None] |
                     came.append(looked)
                 sources.append(looked)
                 targets.append(there)
-        except AssertionError as error:
-            wrong = f"an invariant of the code fails: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever the explored code raises is a finding
+            wrong = f"the code itself fails: {type(error).__name__}: {error}"
         if wrong:
             told = _told(model, states, came, looked)
             return Explored(len(states), len(sources), len(states) - looked, 0, wrong, *told)

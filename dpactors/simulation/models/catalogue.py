@@ -8,6 +8,7 @@ from attrs import frozen
 
 from dpactors.simulation.explore import Model
 from dpactors.simulation.models import link
+from dpactors.simulation.models.group import group_model
 from dpactors.simulation.models.link import link_model
 from dpactors.simulation.models.wave import Budget, Rules, wave_model
 
@@ -85,5 +86,29 @@ MODELS: Mapping[str, Entry] = {
     "link-large": Entry(
         "both ends restart, a supervisor tells of it, and a frame is lost: a minute",
         partial(link_model, link.Budget((2, 0), losses=1, restarts=(1, 1), words=1)),
+    ),
+    "group-start": Entry(
+        "the coordinator and two ranks start in any order and meet",
+        partial(group_model, 2, 0, 0, 0),
+    ),
+    "coordinator-restart": Entry(
+        "the coordinator is killed at any moment of a request",
+        partial(group_model, 2, 1, 0, 1),
+    ),
+    "rank-restart": Entry(
+        "a rank is killed at any moment while the group sleeps, and meets the other in a new epoch",
+        partial(group_model, 2, 0, 1, 0),
+    ),
+    "rank-and-coordinator-restart": Entry(
+        "a rank and the coordinator are killed at any two moments while the group sleeps",
+        partial(group_model, 2, 0, 1, 1),
+    ),
+    "group-start-large": Entry(
+        "a request comes in while the group starts: half a minute",
+        partial(group_model, 2, 1, 0, 0),
+    ),
+    "rank-restart-large": Entry(
+        "a rank is killed at any moment of a request: millions of states, so --max-states cuts it",
+        partial(group_model, 2, 1, 1, 0),
     ),
 }

@@ -48,6 +48,10 @@ IDLE_TIMERS = frozenset({"report", "publish"})
 """They only publish loads and snapshots, which nobody reads here."""
 CARRIED = frozenset({"starts", "epochs", "waves", "membership"})
 """Outlets, and inlets of the same names, between ranks and coordinator."""
+CANCELLED = -1
+"""In place of a join's epoch."""
+MEETING_MOVES_MAX = 1000
+"""More than any sound group needs to meet; one that has not met by then is explored from there."""
 Move: TypeAlias = "tuple[str, State]"
 
 
@@ -104,7 +108,9 @@ def group_model(ranks: int, requests: int, kills: int, restarts: int) -> Model[S
     about = f"ranks {ranks}, requests {requests}, killed ranks {kills}, killed coordinators {restarts}"
     made = _Group(ranks)
     start = made.start()
-    while (kills or restarts) and not made.at_rest(start):
+    for _ in range(MEETING_MOVES_MAX if kills or restarts else 0):
+        if made.at_rest(start):
+            break
         _, start = next(made.moves(start))
     start = evolve(start, requests=requests, kills=kills, restarts=restarts)
     return Model(about, start, made.moves, made.at_rest, made.describe, made.stuck, made.wrong)
@@ -236,8 +242,10 @@ class _Group:
         elif job.key == JOIN:
             if whole and all(len(p.job.keys) == self.ranks for p in together if p.job and p.job.key == JOIN):
                 yield f"{name} ends: all have met", self._do(done, at, JobDone(JOIN, None))
-            elif quiet:
-                yield f"{name} gives up", self._lost(done, at, JOIN)
+            elif job.epoch == CANCELLED:
+                yield f"{name} is over: cancelled", self._lost(done, at, JOIN)
+            elif quiet and not any(p.job and p.job.epoch == CANCELLED for p in state.processes):
+                yield f"{name} gives up", self._lost(done, at, JOIN)  # its limit is longer than all else takes
         else:
             if job.total is not None:
                 drawn = StepResult(tokens([1] * job.says), 0.0)
@@ -313,7 +321,7 @@ class _Group:
                 return _process(state, at, evolve(process, job=job))
             case CancelJob(key) if process.job is not None and process.job.key == key:
                 # It gives up when it comes round to it: no longer a member, it can but end so.
-                return _process(state, at, evolve(process, epoch=0, job=evolve(process.job, epoch=-1)))
+                return _process(state, at, evolve(process, epoch=0, job=evolve(process.job, epoch=CANCELLED)))
             case _:
                 return state
 
