@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from dpactors.cli.errors import Refusal
-from dpactors.cli.files import Set, load
+from dpactors.cli.files import Set
 
 keys = App(name="keys", help="Keys that encrypt and authenticate the links between hosts.", help_format="plaintext")
 
@@ -37,7 +37,7 @@ def new(
     from dpactors.net.curve import KeysError, make_keys
     from dpactors.topology.document import NAME
 
-    hosts = host or (tuple(load(file, set_)[1].hosts) if file else ())
+    hosts = host or (_hosts_of(file, set_) if file else ())
     if not hosts:
         raise Refusal("keys new: name a topology file, or hosts by --host")
     if wrong := [name for name in hosts if NAME.fullmatch(name) is None]:
@@ -49,3 +49,14 @@ def new(
     for path in made:
         print(path)
     return 0
+
+
+def _hosts_of(file: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts of a file that need not be sound yet: what it lacks may be these very keys."""
+    from dpactors.topology.document import read_topology
+    from dpactors.topology.errors import TopologyError
+
+    try:
+        return tuple(read_topology(file, overrides).hosts)
+    except TopologyError as error:
+        raise Refusal(str(error)) from error

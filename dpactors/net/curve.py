@@ -7,6 +7,8 @@ one is turned away by ZeroMQ before a single frame of theirs is read.
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +23,8 @@ PUBLIC, SECRET = ".key", ".key_secret"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 OTHERS = 0o077
+AGAIN_S = 1.0
+_NO_CURVE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 TOLD_MAX = 1000
 """Addresses that were turned away and are remembered as told."""
 
@@ -58,6 +62,7 @@ class Security:
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = self.keyring.public, self.keyring.secret
         socket.zap_domain = peer.encode()
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody enters while nobody answers
 
     def reach(self, socket: "zmq.Socket[bytes]", peer: str) -> None:
         """Make a socket speak to `peer` only; raises KeysError where no key of its host is known."""
@@ -133,23 +138,44 @@ class Doorkeeper:
 
     def watch(self, socket: "zmq.Socket[bytes]", peer: str) -> None:
         """Hear of those who reach the listening end for `peer` and speak no CURVE: nobody asks about them."""
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-        self._watched.append((socket, monitor))
-        self._loop.add_reader(monitor.fileno(), self._failed, monitor, peer)
-        self._failed(monitor, peer)  # a descriptor tells of nothing before the first look
+        self._watch(socket, _NO_CURVE, lambda: self._refuse(peer, "some address", "speaks no CURVE"))
 
-    def _failed(self, monitor: "zmq.Socket[bytes]", peer: str) -> None:
+    def persist(self, socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+        """Reach for `endpoint` again where its owner turned this host away: ZeroMQ gives up, but keys may be mended."""
+
+        def again() -> None:
+            with suppress(zmq.ZMQError):  # closed since, or let go of by ZeroMQ
+                socket.disconnect(endpoint)
+            with suppress(zmq.ZMQError):
+                socket.connect(endpoint)
+
+        self._watch(socket, _NO_CURVE | zmq.EVENT_HANDSHAKE_FAILED_AUTH, partial(self._loop.call_later, AGAIN_S, again))
+
+    def _watch(self, socket: "zmq.Socket[bytes]", events: int, told: Callable[[], object]) -> None:
+        for old, ears in [one for one in self._watched if one[0].closed]:
+            self._deafen(old, ears)
+        monitor = socket.get_monitor_socket(events)
+        monitor.rcvhwm = 0
+        self._watched.append((socket, monitor))
+        self._loop.add_reader(monitor.fileno(), self._failed, monitor, told)
+        self._failed(monitor, told)  # a descriptor tells of nothing before the first look
+
+    def _deafen(self, socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
+        self._watched.remove((socket, monitor))
+        self._loop.remove_reader(monitor.fileno())
+        if not socket.closed:
+            socket.disable_monitor()
+        monitor.close(linger=0)
+
+    def _failed(self, monitor: "zmq.Socket[bytes]", told: Callable[[], object]) -> None:
         while monitor.poll(0):
             monitor.recv_multipart(zmq.NOBLOCK)
-            self._refuse(peer, "some address", "speaks no CURVE")
+            told()
 
     def close(self) -> None:
         """Nobody is let in any more."""
-        for socket, monitor in self._watched:
-            self._loop.remove_reader(monitor.fileno())
-            if not socket.closed:
-                socket.disable_monitor()
-            monitor.close(linger=0)
+        for socket, monitor in list(self._watched):
+            self._deafen(socket, monitor)
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 

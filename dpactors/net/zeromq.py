@@ -157,8 +157,9 @@ class ZmqLinks(Links):
         dealer = _Dealer(self._context)
         dealer.endpoint, dealer.announced = endpoint, peer_incarnation
         try:
-            if self._security is not None and endpoint.startswith("tcp:"):
+            if self._security is not None and self._doorkeeper is not None and endpoint.startswith("tcp:"):
                 self._security.reach(dealer.socket, peer)
+                self._doorkeeper.persist(dealer.socket, endpoint)
             dealer.socket.connect(endpoint)
         except (zmq.ZMQError, KeysError) as error:
             dealer.socket.close(linger=0)

@@ -15,8 +15,8 @@ CONTEXT = 8
 LINK = 4
 """The end that binds has a socket, its listener, and connections of a peer's old and new incarnation; the one that
 connects has two sockets with a connection each while its peer restarts."""
-WATCH = 2
-"""More of a link that takes keys: both ends of what tells of strangers."""
+WATCH = 4
+"""More of a link that takes keys: both ends of what tells of strangers, twice where a new connection takes over."""
 MEMBER = 8
 """Towards each other rank of a group: segment, doorbell and life, of an epoch that ends and of the one that begins."""
 CHILD = 4

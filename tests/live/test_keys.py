@@ -113,6 +113,22 @@ async def test_a_stranger_who_knows_every_public_key_delivers_nothing(network: N
 
 
 @over("tcp")
+async def test_a_host_is_let_in_as_soon_as_its_key_is_mended(network: Network) -> None:
+    """ZeroMQ gives up after it was turned away once."""
+    folder = keys_in(network.folder / "keys")
+    stale = load_keys(keys_in(network.folder / "stale"), "node1", HOSTS.values()).public
+    keyring = load_keys(folder, "node0", HOSTS.values())
+    publics = {**keyring.publics, "node1": stale}
+    a = network.owner("a", security=Security(attrs.evolve(keyring, publics=publics), HOSTS))
+    b = network.owner("b", security=security(folder, "node1"))
+    network.join(a, b)
+    b.say("a", 1)
+    await a.until_seen(Refused)
+    publics["node1"] = keyring.publics["node1"]
+    await a.until_got(1)
+
+
+@over("tcp")
 async def test_a_peer_whose_host_has_no_key_cannot_be_reached(network: Network) -> None:
     a = network.owner("a", security=security(keys_in(network.folder / "keys"), "node0"))
     with pytest.raises(EndpointError, match="no key is known for z's host"):
@@ -125,7 +141,8 @@ def test_a_deployment_of_two_hosts_speaks_by_keys_alone(tmp_path: Path) -> None:
 
     missing = cli("up", file, "--set", f"security.keys={keys}", "--run-dir", str(tmp_path / "none"))
     assert (missing.returncode, "dpactors keys new" in missing.stderr) == (2, True), missing.stderr
-    assert cli("keys", "new", str(keys), file).returncode == 0
+    made = cli("keys", "new", str(keys), file, "--set", "hosts.node1=203.0.113.7")
+    assert made.returncode == 0, "keys are made for a file that is refused for want of them"
     deployment: Deployment
     with up("internal_2node", tmp_path / "run", "--set", f"security.keys={keys}") as deployment:
         answer = deployment.ask(max_tokens=4)
