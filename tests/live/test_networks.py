@@ -34,7 +34,8 @@ async def test_messages_arrive_once_and_in_order(network: Network) -> None:
     await b.until(lambda: len(b.numbers()) == count)
 
     assert a.numbers() == b.numbers() == list(range(count))
-    assert {type(one) for one in (*a.seen, *b.seen)} == {LinkUp, Delivered}
+    # On a busy machine an end may hear nothing for longer than its lease; no message minds.
+    assert {type(one) for one in (*a.seen, *b.seen)} - {Silent, Heard} == {LinkUp, Delivered}
 
 
 @everywhere

@@ -8,8 +8,9 @@ from dpactors.actor.address import Address
 from dpactors.actor.effects import Effect, Event, FeedJob, JobDone, Note, Received, Send, TimerFired
 from dpactors.message.message import tokens
 from dpactors.serving.jobs import Agreed, StepResult, StreamWrite
-from dpactors.serving.messages import Abort, Dispatch, RankLoad, Reply, RequestOutput, StepOutputs
+from dpactors.serving.messages import Abort, Dispatch, Reply, RequestOutput, StepOutputs
 from dpactors.simulation.invariants import Invariants
+from tests.loads import rank_load
 from tests.world.town import Town
 
 CLIENT, COORDINATOR, INGRESS = Address("client", 0), Address("coordinator", 0), Address("ingress", 0)
@@ -58,7 +59,7 @@ BREACHES: dict[str, Callable[[Town], tuple[Address, Event, list[Effect]]]] = {
     "to client.7, not client.0": lambda t: (
         ENGINES[0],
         TICK,
-        [Send("outputs", StepOutputs(RankLoad(0, 1, 0, 0, 0, 0, 0.0, ()), (output(4),)), Address("client", 7))],
+        [Send("outputs", StepOutputs(rank_load(0), (output(4),)), Address("client", 7))],
     ),
     "another rank has": lambda t: (
         ENGINES[0],
@@ -100,7 +101,7 @@ def test_an_older_snapshot_is_told() -> None:
 def test_a_dummy_step_that_brings_output_is_told() -> None:
     town, watched = served()
     town.world.actor(ENGINES[1]).dummy_steps += 1
-    said = StepOutputs(RankLoad(1, 1, 0, 0, 0, 0, 0.0, ()), (output(4),))
+    said = StepOutputs(rank_load(1), (output(4),))
 
     with pytest.raises(AssertionError, match="a dummy step has an output"):
         watched.observe(ENGINES[1], JobDone("step", StepResult(tokens(), 0.0)), [Send("outputs", said, CLIENT)])
